@@ -3,6 +3,13 @@
 Nodes are plain records. `span` is where the node stands in its file. The checker fills `Expr.type` (a
 `frontend.types.Type`; `real` stays symbolic in functions that say `real`) and the few fields marked
 "checker"; nothing else of a node changes after parsing. Names are NFKC-normalised by the parser.
+
+What the checker adds besides types: every `binding` is a `scope.Binding`, one object for a declaration and all its
+uses (a `Name` inside a written type has one too); `Name.instance` is the scalar type that a mention of a function or
+constant with a `real` signature was given (None otherwise); `Call.resolution` is a `check_builtins.BuiltinUse` where a
+built-in is called; `DerivativeForm.positions` are the parameters that `wrt` means; `NamedType.expansion` is the
+written type that a `type` name stands for at this place; `sizes` of functions and lambdas are the bindings of
+the size names of their signature, in order of first appearance.
 """
 
 from __future__ import annotations
@@ -40,6 +47,7 @@ class NamedType(TypeExpr):
     """`f64`, `f32`, `i64`, `bool`, `real`, or the name of a `type` definition."""
 
     name: str
+    expansion: TypeExpr | None = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +99,8 @@ class Name(Expr):
     """A variable, size, parameter, function, built-in or constant (`pi`, `inf`, `nan`)."""
 
     name: str
+    binding: Any = field(default=None, init=False)  # checker
+    instance: Any = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +124,7 @@ class Call(Expr):
     function: Expr
     arguments: list[Expr]
     keywords: list[Keyword]
+    resolution: Any = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -180,6 +191,7 @@ class GeneratorClause(Node):
     target: str
     target_span: Span
     iterable: Range | Expr
+    binding: Any = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -221,12 +233,14 @@ class Block(Expr):
 class LambdaParameter(Node):
     name: str
     annotation: TypeExpr | None
+    binding: Any = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
 class Lambda(Expr):
     parameters: list[LambdaParameter]
     body: Expr
+    sizes: list[Any] = field(default_factory=list, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -241,6 +255,7 @@ class DerivativeForm(Expr):
     wrt: list[str] | None
     wrt_tuple: bool
     wrt_span: Span | None
+    positions: list[int] | None = field(default=None, init=False)  # checker
 
 
 # Statements -----------------------------------------------------------------------------------------------
@@ -257,6 +272,7 @@ class Pattern(Node):
 
     name: str | None
     elements: list[Pattern] | None
+    binding: Any = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -287,6 +303,7 @@ class For(Stmt):
     iterable: Range | Expr
     body: Block
     segments: Expr | None
+    binding: Any = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -330,6 +347,7 @@ class ExprStmt(Stmt):
 class Parameter(Node):
     name: str
     annotation: TypeExpr
+    binding: Any = field(default=None, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)
@@ -341,6 +359,7 @@ class Function(Node):
     parameters: list[Parameter]
     result: TypeExpr | None
     body: Expr
+    sizes: list[Any] = field(default_factory=list, init=False)  # checker
 
 
 @dataclass(slots=True, eq=False)

@@ -318,8 +318,9 @@ def _spelt(size: Size) -> str:
         names = _monomial_text(monomial)
         amount = abs(coefficient)
         body = str(amount) if not names else names if amount == 1 else f"{amount}*{names}"
-        if len(size.terms) == 1 and coefficient == 1 and body.startswith("(") and "*" not in body:
-            body = body[1:-1]
+        if len(size.terms) == 1 and coefficient == 1 and len(monomial) == 1:
+            (atom, power), = monomial
+            body = repr(atom) if power == 1 else body
         sign = "-" if coefficient < 0 else "+"
         out += f" {sign} {body}" if out else (f"-{body}" if coefficient < 0 else body)
     return out or "0"
