@@ -73,7 +73,9 @@ def fit(value: Any, type_: Type) -> Any:
 def _cast(x: Any, to: Scalar) -> Any:
     if to.kind != "i64" or not isinstance(x, float):
         return x
-    return 0 if x != x else max(_I64_MIN, min(_I64_MAX, int(x))) if math.isfinite(x) else _I64_MAX if x > 0 else _I64_MIN
+    if x != x:
+        return 0
+    return _I64_MIN if x < _I64_MIN else _I64_MAX if x > _I64_MAX else min(int(x), _I64_MAX)
 
 
 def _lower(x: Any, y: Any) -> bool:
@@ -107,6 +109,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "div": special.divide,
+    "ratio": lambda x, y: 0.0 if x == 0 and y == 0 else special.divide(x, y),
     "floordiv": _number(special.floor_divide, operator.floordiv),
     "mod": _number(special.modulo, operator.mod),
     "neg": operator.neg,
@@ -114,6 +117,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "ipow": _number(special.integer_power, lambda x, n: pow(x, n, 2**64)),
     "minimum": _minimum,
     "maximum": _maximum,
+    "clamp": lambda x, lo, hi: _minimum(_maximum(x, lo), hi),
     "abs": abs,
     "sign": _sign,
     "floor": special.floor,
@@ -136,6 +140,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "sinh": ieee(math.sinh, overflow=_signed_inf),
     "cosh": ieee(math.cosh),
     "tanh": math.tanh,
+    "sech2": special.sech2,
     "asinh": math.asinh,
     "acosh": ieee(math.acosh),
     "atanh": ieee(math.atanh, poles={1.0: INF, -1.0: -INF}),

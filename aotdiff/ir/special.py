@@ -66,6 +66,12 @@ def modulo(x: float, y: float) -> float:
     return x % y
 
 
+def sech2(x: float) -> float:
+    """1 / cosh(x) ** 2."""
+    e = math.exp(-2.0 * abs(x))
+    return 4.0 * e / (1.0 + e) ** 2
+
+
 def integer_power(x: float, n: int) -> float:
     """x ** n by repeated squaring."""
     result, k = 1.0, abs(n)
