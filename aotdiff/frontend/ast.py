@@ -406,7 +406,10 @@ class Export(Node):
 
 @dataclass(slots=True, eq=False)
 class File(Node):
-    """One source file; `source` is its text."""
+    """One source file; `source` is its text.
+
+    `broken_names` are the names of items that could not be read (they are left out; `*` when an import could not).
+    """
 
     path: str
     source: str
@@ -416,3 +419,4 @@ class File(Node):
     functions: list[Function]
     rules: list[DerivativeRule]
     exports: list[Export]
+    broken_names: set[str] = field(default_factory=set)

@@ -1,0 +1,265 @@
+"""Between lexer and parser: statement ends, brackets, and the pieces a file is parsed in.
+
+`Layout` decides which newlines end a statement, puts back brackets that are missing, and cuts the file into `Chunk`s,
+one for each top-level item, so that no mistake reaches beyond its item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lark import Token
+
+from aotdiff.frontend.ast import Span
+from aotdiff.frontend.diagnostics import Note
+from aotdiff.frontend.transform import token_span
+
+MAX_NESTING = 200
+
+OPENERS = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
+CLOSERS = {closer: opener for opener, closer in OPENERS.items()}
+SIGN = {"LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]", "LBRACE": "{", "RBRACE": "}"}
+
+CAN_END = frozenset(
+    "NAME INT FLOAT STRING TRUE FALSE RPAR RSQB RBRACE RETURN BREAK CONTINUE BAD OPEN_STRING".split()
+)
+CONTINUES = frozenset(
+    "ELSE RBRACE COMMA PLUS STAR SLASH DOUBLE_SLASH PERCENT POWER EQUAL_EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER"
+    " GREATER_EQUAL AND OR".split()
+)
+ITEM_STARTS = frozenset("FN EXPORT IMPORT TYPE DERIVATIVE".split())
+STATEMENT_STARTS = frozenset("LET VAR WHILE RETURN BREAK CONTINUE ASSERT".split())
+ASSIGNMENTS = frozenset("EQUAL PLUS_EQUAL MINUS_EQUAL STAR_EQUAL SLASH_EQUAL".split())
+
+
+@dataclass(slots=True)
+class Problem:
+    """A mistake seen here; `damaging` when the tokens may no longer mean what was meant."""
+
+    span: Span
+    message: str
+    notes: list[Note | str]
+    damaging: bool
+
+
+@dataclass(slots=True)
+class Chunk:
+    """The tokens of one top-level item, without its newline.
+
+    `quiet` are ranges of token positions where a mistake was reported already; an error of the parser in or next to
+    one is its consequence. `problems` are the bracket errors, reported when the chunk's turn comes.
+    """
+
+    tokens: list[Token] = field(default_factory=list)
+    quiet: list[tuple[int, int]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def is_quiet(self, position: int) -> bool:
+        return any(low <= position <= high for low, high in self.quiet)
+
+
+@dataclass(slots=True)
+class Opened:
+    """An open bracket: its token, its position in the chunk, the indentation of its line."""
+
+    token: Token
+    position: int
+    indent: int
+
+
+def made_token(kind: str, text: str, after: Token) -> Token:
+    """A token of no width behind another one."""
+    place = dict(line=after.end_line, column=after.end_column, end_line=after.end_line, end_column=after.end_column)
+    return Token(kind, text, start_pos=after.end_pos, end_pos=after.end_pos, **place)  # type: ignore[arg-type]
+
+
+class Layout:
+    """Cuts a file's tokens into chunks with statement ends and matched brackets."""
+
+    def __init__(self, path: str, tokens: list[Token]) -> None:
+        self.path = path
+        self.tokens = tokens
+        self.chunks: list[Chunk] = []
+        self.chunk = Chunk()
+        self.stack: list[Opened] = []
+        self.newline: Token | None = None  # the first newline since the last token
+        self.indent = 1  # column of the first token of the line
+        self.suspect: Opened | None = None  # a brace whose closing one stands too far left
+        self.settled = False  # no more bracket errors for this chunk
+
+    def run(self) -> list[Chunk]:
+        at_line_start = True
+        for i, token in enumerate(self.tokens):
+            kind = token.type
+            if kind == "NL":
+                self.newline = self.newline or token
+                at_line_start = True
+                continue
+            if kind == "SEMICOLON":
+                self.separate(token)
+                continue
+            if at_line_start:
+                self.indent = token.column or 1
+                if self.stack:
+                    self.check_line_start(i)
+                at_line_start = False
+            if self.newline is not None:
+                self.end_line(token)
+                self.newline = None
+            self.add(i)
+        self.finish_chunk()
+        return self.chunks
+
+    # Statement ends ---------------------------------------------------------------------------------------
+
+    def previous(self) -> Token | None:
+        return self.chunk.tokens[-1] if self.chunk.tokens else None
+
+    def inside_parentheses(self) -> bool:
+        return bool(self.stack) and self.stack[-1].token.type != "LBRACE"
+
+    def separate(self, token: Token) -> None:
+        """A `;`: the end of a statement, except inside `(` and `[`, where the parser will refuse it."""
+        last = self.previous()
+        if self.inside_parentheses():
+            self.chunk.tokens.append(token)
+        elif not self.stack:
+            self.finish_chunk()
+        elif last is not None and last.type not in ("LBRACE", "NL"):
+            self.chunk.tokens.append(token.update(type="NL"))
+
+    def end_line(self, following: Token) -> None:
+        """The newline before `following`: kept where it ends a statement."""
+        last = self.previous()
+        assert self.newline is not None
+        if last is None or self.inside_parentheses() or following.type in CONTINUES and last.type != "NL":
+            return
+        if not self.stack and self.opens_body(following):
+            what = f"`{following}` of a definition stays on the line of the definition"
+            self.problem(following, what, damaging=False)
+            return
+        if last.type not in CAN_END:
+            return
+        if self.stack:
+            self.chunk.tokens.append(self.newline)
+        else:
+            self.finish_chunk()
+
+    def opens_body(self, following: Token) -> bool:
+        """Whether `following` goes on with a function whose line ended before its body."""
+        if following.type not in ("LBRACE", "EQUAL", "ARROW") or self.chunk.tokens[0].type != "FN":
+            return False
+        return not any(token.type in ("LBRACE", "EQUAL") for token in self.chunk.tokens)
+
+    # Brackets ---------------------------------------------------------------------------------------------
+
+    def add(self, i: int) -> None:
+        """Take a token into the chunk."""
+        token = self.tokens[i]
+        kind = token.type
+        if kind == "FN" and not self.stack and self.chunk.tokens and self.kind_after(i) == "NAME":
+            if self.chunk.tokens[0].type in ITEM_STARTS:
+                self.problem(token, "expected a new line before the next `fn`", damaging=False)
+                self.finish_chunk()
+        elif kind == "IF":
+            last = self.previous()
+            if last is None or last.type in ("LBRACE", "NL"):
+                token.type = "IF_STMT"
+        if kind in OPENERS:
+            self.stack.append(Opened(token, len(self.chunk.tokens), self.indent))
+            if len(self.stack) == MAX_NESTING:
+                self.problem(token, f"brackets nested more than {MAX_NESTING} deep; split the expression with `let`")
+        elif kind in CLOSERS and not self.close(token):
+            return
+        self.chunk.tokens.append(token)
+
+    def kind_after(self, i: int, distance: int = 1) -> str:
+        return self.tokens[i + distance].type if i + distance < len(self.tokens) else ""
+
+    def close(self, token: Token) -> bool:
+        """Match a closing bracket; False when it is to be dropped."""
+        opener = CLOSERS[token.type]
+        depth = len(self.stack) - 1
+        while depth >= 0 and self.stack[depth].token.type != opener:
+            if opener != "LBRACE" and self.stack[depth].token.type == "LBRACE":
+                depth = -1
+            else:
+                depth -= 1
+        if depth < 0:
+            self.surplus(token)
+            return False
+        while len(self.stack) > depth + 1:
+            self.put_back(token)
+        closed = self.stack.pop()
+        if opener == "LBRACE" and token.column == self.indent and self.indent < closed.indent and self.suspect is None:
+            self.suspect = closed
+        return True
+
+    def surplus(self, token: Token) -> None:
+        text = str(token)
+        notes: list[Note | str] = []
+        if self.stack:
+            opened = self.stack[-1].token
+            notes = [Note(f"the innermost open bracket is this `{opened}`", token_span(self.path, opened))]
+        self.problem(token, f"`{text}` closes nothing: there is no `{SIGN[CLOSERS[token.type]]}` for it", notes)
+        self.hush(len(self.chunk.tokens))
+
+    def put_back(self, found: Token | None) -> None:
+        """Report the innermost open bracket as never closed and close it behind the last token."""
+        opened = self.stack.pop()
+        blamed = opened
+        if opened.token.type == "LBRACE" and self.suspect is not None:
+            blamed = self.suspect
+        sign, closer = str(blamed.token), OPENERS[blamed.token.type]
+        notes: list[Note | str] = []
+        if found is not None:
+            notes.append(Note(f"`{SIGN[closer]}` is missing before this", token_span(self.path, found)))
+        self.problem(blamed.token, f"`{sign}` is never closed: `{SIGN[closer]}` is missing", notes)
+        last = self.chunk.tokens[-1]
+        low = opened.position if opened.token.type != "LBRACE" else len(self.chunk.tokens)
+        self.hush(low)
+        closer = OPENERS[opened.token.type]
+        self.chunk.tokens.append(made_token(closer, SIGN[closer], last))
+
+    def hush(self, low: int) -> None:
+        """Errors from token `low` to the one that comes next are consequences."""
+        self.chunk.quiet.append((low, len(self.chunk.tokens) + 1))
+
+    def problem(self, at: Token, message: str, notes: list[Note | str] | None = None, damaging: bool = True) -> None:
+        if not self.settled:
+            self.chunk.problems.append(Problem(token_span(self.path, at), message, notes or [], damaging))
+
+    def check_line_start(self, i: int) -> None:
+        """At a line that begins a statement or an item, brackets that are still open were forgotten."""
+        token = self.tokens[i]
+        kind = token.type
+        if kind in ITEM_STARTS and self.kind_after(i) in ("NAME", "STRING"):
+            nested = self.stack[-1].token.type == "LBRACE" and (token.column or 1) > (self.chunk.tokens[0].column or 1)
+            if not nested:
+                self.close_all(token)
+                self.finish_chunk()
+        elif self.inside_parentheses() and self.begins_statement(i):
+            while self.inside_parentheses():
+                self.put_back(token)
+
+    def begins_statement(self, i: int) -> bool:
+        kind, last = self.tokens[i].type, self.previous()
+        if kind in STATEMENT_STARTS:
+            return True
+        ended = last is not None and last.type in CAN_END
+        return ended and kind == "NAME" and self.kind_after(i) in ASSIGNMENTS
+
+    def close_all(self, found: Token | None) -> None:
+        """Close what the end of the item leaves open; one message is enough."""
+        while self.stack:
+            self.put_back(found)
+            self.settled = True
+
+    def finish_chunk(self) -> None:
+        self.close_all(None)
+        if self.chunk.tokens or self.chunk.problems:
+            self.chunks.append(self.chunk)
+        self.chunk = Chunk()
+        self.suspect = None
+        self.settled = False
+        self.newline = None

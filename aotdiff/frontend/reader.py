@@ -1,0 +1,218 @@
+"""Drives the LALR parser over a file, item by item, and resumes after errors.
+
+On an error inside a block the parser's stack is cut back to the last statement that was whole, an ERROR statement is
+put in place of the broken one, and reading goes on at the next statement end. On an error outside a block the item
+is given up, but for the body of a function, which is still read for its own errors.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+from lark import Lark, Token, UnexpectedToken
+
+from aotdiff.frontend import ast
+from aotdiff.frontend.ast import Span
+from aotdiff.frontend.diagnostics import Diagnostics
+from aotdiff.frontend.layout import ITEM_STARTS, Chunk, Layout, made_token
+from aotdiff.frontend.lexing import read_tokens
+from aotdiff.frontend.shadowing import restore_calls
+from aotdiff.frontend.syntax import Failure, explain, explain_item
+from aotdiff.frontend.transform import TreeBuilder, normal
+from aotdiff.grammar import make_parser
+
+HEADERS = frozenset("FN FOR WHILE IF_STMT AT".split())  # what may end in a block that is read on its own
+
+_lock = threading.Lock()  # one parser and one builder serve all threads
+
+
+@cache
+def parser() -> tuple[Lark, TreeBuilder]:
+    builder = TreeBuilder()
+    return make_parser(builder), builder
+
+
+def read_file(source: str, path: str, diagnostics: Diagnostics) -> ast.File:
+    """See `aotdiff.frontend.parse.parse`."""
+    source = source.removeprefix("\ufeff")
+    diagnostics.add_source(path, source)
+    with _lock:
+        lark, builder = parser()
+        builder.begin(path, source, diagnostics)
+        reader = FileReader(lark, builder, source, path, diagnostics)
+        return reader.read()
+
+
+class FileReader:
+    """Reads one file's chunks into an `ast.File`."""
+
+    def __init__(self, lark: Lark, builder: TreeBuilder, source: str, path: str, diagnostics: Diagnostics) -> None:
+        self.lark = lark
+        self.builder = builder
+        self.source = source
+        self.path = path
+        self.diagnostics = diagnostics
+        lines = source.split("\n")
+        whole = Span(path, 1, 1, len(lines), len(lines[-1]) + 1)
+        self.file = ast.File(whole, path, source, [], [], [], [], [], [])
+        self.after_broken: Chunk | None = None  # the function before, if it could not be read
+        self.in_junk = False  # among lines that belong to no item, reported already
+
+    def read(self) -> ast.File:
+        interactive = self.lark.parse_interactive(self.source)
+        raw = interactive.lexer_thread.lex(interactive.parser_state)
+        chunks = Layout(self.path, read_tokens(raw, self.path, self.diagnostics)).run()
+        for chunk in chunks:
+            self.read_chunk(chunk, last=chunk is chunks[-1])
+        restore_calls(self.file, self.builder)
+        return self.file
+
+    def read_chunk(self, chunk: Chunk, last: bool) -> None:
+        if not self.begins_item(chunk):
+            self.read_junk(chunk)
+            return
+        self.in_junk = False
+        self.after_broken = None
+        self.builder.damaged = False
+        self.report_problems(chunk)
+        node = ItemReader(self.lark, self.builder, chunk, last).read()
+        if node is None or self.builder.damaged:
+            self.remember_broken(chunk)
+        else:
+            self.keep(node)
+
+    def report_problems(self, chunk: Chunk) -> None:
+        for problem in chunk.problems:
+            self.diagnostics.error(problem.span, problem.message, problem.notes)
+            self.builder.damaged = self.builder.damaged or problem.damaging
+
+    def begins_item(self, chunk: Chunk) -> bool:
+        """Whether a chunk is an item; an indented `let` behind a function that broke is a piece of it."""
+        if not chunk.tokens:
+            return False
+        first = chunk.tokens[0]
+        if first.type == "LET":
+            broken = self.after_broken
+            return broken is None or (first.column or 1) <= (broken.tokens[0].column or 1)
+        return first.type in ITEM_STARTS
+
+    def read_junk(self, chunk: Chunk) -> None:
+        """Lines outside all items: one message for a run of them, none when a broken function left them behind."""
+        if len(chunk.tokens) > 1 and chunk.tokens[1].type == "NAME":
+            self.file.broken_names.add(normal(chunk.tokens[1]))
+        if self.in_junk or self.after_broken is not None:
+            return
+        self.in_junk = True
+        if chunk.tokens:
+            failure = explain_item(self.path, chunk)
+            self.diagnostics.error(failure.span, failure.message, failure.notes)
+        else:
+            self.report_problems(chunk)
+
+    def remember_broken(self, chunk: Chunk) -> None:
+        kind = chunk.tokens[0].type
+        if kind == "FN":
+            self.after_broken = chunk
+        if kind == "IMPORT":
+            self.file.broken_names.add("*")
+        elif kind != "DERIVATIVE" and len(chunk.tokens) > 1 and chunk.tokens[1].type == "NAME":
+            self.file.broken_names.add(normal(chunk.tokens[1]))
+
+    def keep(self, node: ast.Node) -> None:
+        file = self.file
+        places: dict[type, list[Any]] = {
+            ast.Function: file.functions,
+            ast.Constant: file.constants,
+            ast.TypeDefinition: file.types,
+            ast.DerivativeRule: file.rules,
+            ast.Import: file.imports,
+            ast.Export: file.exports,
+        }
+        places[type(node)].append(node)
+
+
+class ItemReader:
+    """Feeds one chunk to the parser."""
+
+    def __init__(self, lark: Lark, builder: TreeBuilder, chunk: Chunk, last: bool) -> None:
+        self.builder = builder
+        self.chunk = chunk
+        self.tokens = [*chunk.tokens, made_token("$END", "end of file" if last else "", chunk.tokens[-1])]
+        self.state = lark.parse_interactive().parser_state
+        self.given_up = False
+        self.last_failure = -1
+
+    def read(self) -> ast.Node | None:
+        """The node of the item, or None where it has none."""
+        tokens, feed = self.tokens, self.state.feed_token
+        result: Any = None
+        position, end = 0, len(tokens) - 1
+        while position <= end and not self.given_up:
+            try:
+                result = feed(tokens[position], position == end)
+            except UnexpectedToken:
+                position = self.recover(position)
+            else:
+                position += 1
+        return None if self.given_up else result
+
+    def recover(self, position: int) -> int:
+        """Report the token that does not fit, mend the parser's stack, and say where to go on."""
+        failure = explain(Failure(self.builder.path, self.tokens, position, self.state))
+        if not self.chunk.is_quiet(position):
+            self.builder.diagnostics.error(failure.span, failure.message, failure.notes)
+        if failure.instead is not None:
+            self.state.feed_token(failure.instead)
+            return position + 1
+        self.builder.damaged = True
+        if position == self.last_failure:
+            self.given_up = True
+            return position
+        self.last_failure = position
+        return self.cut_back(position)
+
+    def cut_back(self, position: int) -> int:
+        """Drop the unfinished statement from the stack and its remaining tokens from the input."""
+        values, states = self.state.value_stack, self.state.state_stack
+        kept = 0
+        for i in range(len(values) - 1, -1, -1):
+            if isinstance(values[i], Token) and values[i].type == "LBRACE":
+                kept = i + 1
+                break
+        if kept and len(values) > kept and isinstance(values[kept], list):
+            kept += 1
+            if len(values) > kept and isinstance(values[kept], Token) and values[kept].type == "NL":
+                kept += 1
+        dropped = values[kept:]
+        del values[kept:]
+        del states[kept + 1 :]
+        if kept and isinstance(values[-1], list):
+            return self.skip(position, headed=False, nested=0)
+        opens = sum(1 if t.type in ("LPAR", "LSQB") else 0 for t in dropped if isinstance(t, Token))
+        begin = dropped[0] if dropped else self.tokens[position]
+        headed = isinstance(begin, Token) and begin.type in HEADERS
+        self.state.feed_token(made_token("ERROR", "", self.tokens[position]))
+        return self.skip(position, headed, opens)
+
+    def skip(self, position: int, headed: bool, nested: int) -> int:
+        """The position where the broken statement ends, or where the block of its header begins."""
+        braces = 0
+        for i in range(position, len(self.tokens)):
+            kind = self.tokens[i].type
+            if braces == 0 and kind in ("NL", "RBRACE", "$END"):
+                return i
+            if kind == "LBRACE":
+                if headed and braces == 0 and nested == 0:
+                    return i
+                braces += 1
+            elif kind == "RBRACE":
+                braces -= 1
+            elif kind in ("LPAR", "LSQB"):
+                nested += 1
+            elif kind in ("RPAR", "RSQB"):
+                nested = max(0, nested - 1)
+        return len(self.tokens) - 1
+
+
