@@ -12,7 +12,7 @@ from lark import Token
 
 from aotdiff.frontend.ast import Span
 from aotdiff.frontend.diagnostics import Note
-from aotdiff.frontend.transform import token_span
+from aotdiff.frontend.transform import kinds, token_span
 
 MAX_NESTING = 200
 
@@ -20,16 +20,15 @@ OPENERS = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
 CLOSERS = {closer: opener for opener, closer in OPENERS.items()}
 SIGN = {"LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]", "LBRACE": "{", "RBRACE": "}"}
 
-CAN_END = frozenset(
-    "NAME INT FLOAT STRING TRUE FALSE RPAR RSQB RBRACE RETURN BREAK CONTINUE BAD OPEN_STRING".split()
+CAN_END = kinds("NAME INT FLOAT STRING TRUE FALSE RPAR RSQB RBRACE RETURN BREAK CONTINUE BAD OPEN_STRING")
+OPERATORS = kinds(
+    "PLUS MINUS STAR SLASH DOUBLE_SLASH PERCENT AT POWER EQUAL_EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL"
+    " AND OR"
 )
-CONTINUES = frozenset(
-    "ELSE RBRACE COMMA PLUS STAR SLASH DOUBLE_SLASH PERCENT POWER EQUAL_EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER"
-    " GREATER_EQUAL AND OR".split()
-)
-ITEM_STARTS = frozenset("FN EXPORT IMPORT TYPE DERIVATIVE".split())
-STATEMENT_STARTS = frozenset("LET VAR WHILE RETURN BREAK CONTINUE ASSERT".split())
-ASSIGNMENTS = frozenset("EQUAL PLUS_EQUAL MINUS_EQUAL STAR_EQUAL SLASH_EQUAL".split())
+CONTINUES = OPERATORS - {"MINUS", "AT"} | {"ELSE", "RBRACE", "COMMA"}  # at the start of a line
+ITEM_STARTS = kinds("FN EXPORT IMPORT TYPE DERIVATIVE")
+STATEMENT_STARTS = kinds("LET VAR WHILE RETURN BREAK CONTINUE ASSERT")
+ASSIGNMENTS = kinds("EQUAL PLUS_EQUAL MINUS_EQUAL STAR_EQUAL SLASH_EQUAL")
 
 
 @dataclass(slots=True)
@@ -69,8 +68,8 @@ class Opened:
 
 def made_token(kind: str, text: str, after: Token) -> Token:
     """A token of no width behind another one."""
-    place = dict(line=after.end_line, column=after.end_column, end_line=after.end_line, end_column=after.end_column)
-    return Token(kind, text, start_pos=after.end_pos, end_pos=after.end_pos, **place)  # type: ignore[arg-type]
+    line, column, end = after.end_line, after.end_column, after.end_pos
+    return Token(kind, text, end, line, column, line, column, end)
 
 
 class Layout:
@@ -104,7 +103,7 @@ class Layout:
                     self.check_line_start(i)
                 at_line_start = False
             if self.newline is not None:
-                self.end_line(token)
+                self.end_line(i)
                 self.newline = None
             self.add(i)
         self.finish_chunk()
@@ -128,22 +127,32 @@ class Layout:
         elif last is not None and last.type not in ("LBRACE", "NL"):
             self.chunk.tokens.append(token.update(type="NL"))
 
-    def end_line(self, following: Token) -> None:
-        """The newline before `following`: kept where it ends a statement."""
-        last = self.previous()
+    def end_line(self, i: int) -> None:
+        """The newline before token `i`: kept where it ends a statement."""
+        following, last = self.tokens[i], self.previous()
         assert self.newline is not None
         if last is None or self.inside_parentheses() or following.type in CONTINUES and last.type != "NL":
+            return
+        if not self.stack and following.type in ITEM_STARTS | {"LET"}:
+            self.finish_chunk()
             return
         if not self.stack and self.opens_body(following):
             what = f"`{following}` of a definition stays on the line of the definition"
             self.problem(following, what, damaging=False)
             return
-        if last.type not in CAN_END:
+        if last.type not in CAN_END and not self.cut_short(i, last):
             return
         if self.stack:
             self.chunk.tokens.append(self.newline)
         else:
             self.finish_chunk()
+
+    def cut_short(self, i: int, last: Token) -> bool:
+        """Whether a line that ends in the middle of a statement is followed by what can only be another one."""
+        if self.tokens[i].type in STATEMENT_STARTS:
+            return last.type not in ("LBRACE", "NL")
+        assigns = self.tokens[i].type == "NAME" and self.kind_after(i) in ASSIGNMENTS
+        return assigns and last.type in OPERATORS | ASSIGNMENTS
 
     def opens_body(self, following: Token) -> bool:
         """Whether `following` goes on with a function whose line ended before its body."""

@@ -8,7 +8,7 @@ from lark import Token
 
 from aotdiff.frontend.ast import Span
 from aotdiff.frontend.diagnostics import Diagnostics
-from aotdiff.frontend.transform import token_span
+from aotdiff.frontend.transform import kinds, token_span
 
 # Signs that have one meaning only: (message, the tokens that stand for it).
 REPLACED: dict[str, tuple[str, list[tuple[str, str]]]] = {
@@ -40,7 +40,7 @@ REPLACED: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "\ufeff": ("there is an invisible character here (U+FEFF)", []),
     "\u3000": ("this is a wide space (U+3000); use a plain space", []),
 }
-OPERAND_ENDS = frozenset("NAME INT FLOAT TRUE FALSE RPAR RSQB RBRACE".split())
+OPERAND_ENDS = kinds("NAME INT FLOAT TRUE FALSE RPAR RSQB RBRACE")
 
 
 def read_tokens(raw: Iterable[Token], path: str, diagnostics: Diagnostics) -> list[Token]:

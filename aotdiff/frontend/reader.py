@@ -18,12 +18,12 @@ from aotdiff.frontend.ast import Span
 from aotdiff.frontend.diagnostics import Diagnostics
 from aotdiff.frontend.layout import ITEM_STARTS, Chunk, Layout, made_token
 from aotdiff.frontend.lexing import read_tokens
-from aotdiff.frontend.shadowing import restore_calls
-from aotdiff.frontend.syntax import Failure, explain, explain_item
-from aotdiff.frontend.transform import TreeBuilder, normal
+from aotdiff.frontend.shadowing import resolve_forms
+from aotdiff.frontend.syntax import Failure, explain, explain_item, open_tokens
+from aotdiff.frontend.transform import TreeBuilder, kinds, normal
 from aotdiff.grammar import make_parser
 
-HEADERS = frozenset("FN FOR WHILE IF_STMT AT".split())  # what may end in a block that is read on its own
+HEADERS = kinds("FN FOR WHILE IF_STMT AT")  # what may end in a block that is read on its own
 
 _lock = threading.Lock()  # one parser and one builder serve all threads
 
@@ -66,7 +66,7 @@ class FileReader:
         chunks = Layout(self.path, read_tokens(raw, self.path, self.diagnostics)).run()
         for chunk in chunks:
             self.read_chunk(chunk, last=chunk is chunks[-1])
-        restore_calls(self.file, self.builder)
+        resolve_forms(self.file, self.builder)
         return self.file
 
     def read_chunk(self, chunk: Chunk, last: bool) -> None:
@@ -147,12 +147,16 @@ class ItemReader:
     def read(self) -> ast.Node | None:
         """The node of the item, or None where it has none."""
         tokens, feed = self.tokens, self.state.feed_token
+        states, values = self.state.state_stack, self.state.value_stack
         result: Any = None
         position, end = 0, len(tokens) - 1
         while position <= end and not self.given_up:
+            states_before, values_before = states[:], values[:]
             try:
                 result = feed(tokens[position], position == end)
             except UnexpectedToken:
+                # An LALR parser reduces before it notices; what would have fitted is known from the state before.
+                states[:], values[:] = states_before, values_before
                 position = self.recover(position)
             else:
                 position += 1
@@ -176,11 +180,8 @@ class ItemReader:
     def cut_back(self, position: int) -> int:
         """Drop the unfinished statement from the stack and its remaining tokens from the input."""
         values, states = self.state.value_stack, self.state.state_stack
-        kept = 0
-        for i in range(len(values) - 1, -1, -1):
-            if isinstance(values[i], Token) and values[i].type == "LBRACE":
-                kept = i + 1
-                break
+        braces = [i for i in open_tokens(values) if values[i].type == "LBRACE"]
+        kept = braces[-1] + 1 if braces else 0
         if kept and len(values) > kept and isinstance(values[kept], list):
             kept += 1
             if len(values) > kept and isinstance(values[kept], Token) and values[kept].type == "NL":
@@ -190,7 +191,7 @@ class ItemReader:
         del states[kept + 1 :]
         if kept and isinstance(values[-1], list):
             return self.skip(position, headed=False, nested=0)
-        opens = sum(1 if t.type in ("LPAR", "LSQB") else 0 for t in dropped if isinstance(t, Token))
+        opens = sum(1 for i in open_tokens(dropped) if dropped[i].type in ("LPAR", "LSQB"))
         begin = dropped[0] if dropped else self.tokens[position]
         headed = isinstance(begin, Token) and begin.type in HEADERS
         self.state.feed_token(made_token("ERROR", "", self.tokens[position]))
@@ -201,7 +202,7 @@ class ItemReader:
         braces = 0
         for i in range(position, len(self.tokens)):
             kind = self.tokens[i].type
-            if braces == 0 and kind in ("NL", "RBRACE", "$END"):
+            if braces == 0 and kind in ("NL", "RBRACE", "$END") and not (headed and self.tokens[i] == ";"):
                 return i
             if kind == "LBRACE":
                 if headed and braces == 0 and nested == 0:

@@ -1,4 +1,9 @@
-"""`grad(f)` where `grad` is the file's own: back from a derivative form to an ordinary call."""
+"""Which calls of `grad` and its kin are derivative forms.
+
+The parser takes every call of such a name for a form when it looks like one. Where the name is the file's own (a
+function, a parameter, a local), the form becomes a call again; where it is not and the call looks like none, that is
+an error.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,12 @@ from aotdiff.frontend.transform import FORMS, TreeBuilder
 Scope = frozenset[str]
 
 
-def restore_calls(file: ast.File, builder: TreeBuilder) -> None:
-    """Turn forms whose name means something else at their place into calls; nothing to do in nearly every file."""
-    if not builder.form_names or not builder.forms:
+def resolve_forms(file: ast.File, builder: TreeBuilder) -> None:
+    """Settle the calls that name a form; nothing to do in nearly every file."""
+    if not builder.misshapen and not (builder.form_names and builder.forms):
         return
-    restorer = Restorer({id(form): call for form, call in builder.forms})
+    misshapen = {} if file.imports else {id(call): call for call in builder.misshapen}
+    restorer = Restorer({id(form): call for form, call in builder.forms}, misshapen, builder)
     names = [f.name for f in file.functions] + [c.name for c in file.constants] + list(file.broken_names)
     scope = frozenset(name for name in names if name in FORMS)
     for items in (file.constants, file.functions, file.rules, file.exports):
@@ -32,8 +38,10 @@ def field_names(kind: type) -> tuple[str, ...]:
 class Restorer:
     """Rewrites a tree in place, following the scopes of the names of derivative forms."""
 
-    def __init__(self, calls: dict[int, ast.Call]) -> None:
+    def __init__(self, calls: dict[int, ast.Call], misshapen: dict[int, ast.Call], builder: TreeBuilder) -> None:
         self.calls = calls
+        self.misshapen = misshapen
+        self.builder = builder
 
     def visit(self, node: Any, scope: Scope) -> Any:
         """The node that stands for `node` where the names of `scope` are hidden."""
@@ -45,6 +53,8 @@ class Restorer:
             return node
         if isinstance(node, ast.DerivativeForm) and node.form in scope:
             node = self.calls[id(node)]
+        elif id(node) in self.misshapen and isinstance(node.function, ast.Name) and node.function.name not in scope:
+            self.builder.refuse_form(node)
         if isinstance(node, ast.Block):
             self.visit_block(node, scope)
         elif isinstance(node, (ast.Generator, ast.Comprehension)):

@@ -11,20 +11,17 @@ from lark.parsers.lalr_analysis import Shift
 
 from aotdiff.frontend.ast import Span
 from aotdiff.frontend.diagnostics import Note
-from aotdiff.frontend.layout import Chunk
+from aotdiff.frontend.layout import CLOSERS, ITEM_STARTS, OPERATORS, Chunk
 from aotdiff.frontend.lexing import end_span, stand_in
-from aotdiff.frontend.transform import token_span
+from aotdiff.frontend.transform import kinds, token_span
 
-KEYWORDS = frozenset(
+KEYWORDS = kinds(
     "FN LET VAR FOR WHILE IN IF IF_STMT ELSE RETURN BREAK CONTINUE ASSERT EXPORT IMPORT DERIVATIVE TYPE TRUE FALSE AND"
-    " OR NOT".split()
+    " OR NOT"
 )
-OPERATORS = frozenset(
-    "PLUS MINUS STAR SLASH DOUBLE_SLASH PERCENT AT POWER EQUAL_EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL AND"
-    " OR".split()
-)
-UPDATES = frozenset("PLUS_EQUAL MINUS_EQUAL STAR_EQUAL SLASH_EQUAL".split())
-OPERANDS = frozenset("NAME INT FLOAT STRING TRUE FALSE LPAR IF NOT".split())
+HEADS = KEYWORDS - {"AND", "OR", "NOT"} | {"LBRACE", "AT"}
+UPDATES = kinds("PLUS_EQUAL MINUS_EQUAL STAR_EQUAL SLASH_EQUAL")
+OPERANDS = kinds("NAME INT FLOAT STRING TRUE FALSE LPAR IF NOT")
 
 # What may be wanted besides operands, in the order it is said.
 WANTED = {
@@ -35,6 +32,7 @@ WANTED = {
     "ARROW": "`->`",
     "LBRACE": "`{`",
     "IN": "`in`",
+    "LPAR": "`(`",
     "FOR": "`for`",
     "VBAR": "`|`",
     "STRING": 'a text in `"`',
@@ -69,6 +67,24 @@ FOREIGN = {
     "float": "a declaration is written `let name: f64 = value`",
     "int": "a declaration is written `let name: i64 = value`",
 }
+
+
+def open_tokens(values: list[Any]) -> list[int]:
+    """The positions of the tokens on a parser's stack, without brackets that are closed and what is in them."""
+    found: list[int] = []
+    for i, value in enumerate(values):
+        if not isinstance(value, Token):
+            continue
+        if value.type in CLOSERS:
+            opener = CLOSERS[value.type]
+            depth = len(found) - 1
+            while depth >= 0 and values[found[depth]].type != opener:
+                depth -= 1
+            if depth >= 0:
+                del found[depth:]
+        else:
+            found.append(i)
+    return found
 
 
 @dataclass(slots=True)
@@ -112,20 +128,20 @@ class Failure:
 
     def inside(self) -> str:
         """The kind of the keyword or bracket whose operand is being read."""
-        for value in reversed(self.state.value_stack):
-            if isinstance(value, Token) and (value.type in KEYWORDS - {"AND", "OR", "NOT"} or value.type in "LBRACE"):
-                return value.type
-        return ""
+        values = self.state.value_stack
+        kinds_open = [values[i].type for i in open_tokens(values) if values[i].type in HEADS]
+        return kinds_open[-1] if kinds_open else ""
 
     def brackets(self) -> list[str]:
         """The kinds of the brackets of this block that are open here, outermost first."""
         found: list[str] = []
-        for value in reversed(self.state.value_stack):
-            if isinstance(value, Token) and value.type in ("LPAR", "LSQB"):
-                found.append(value.type)
-            elif isinstance(value, Token) and value.type == "LBRACE":
-                break
-        return found[::-1]
+        values = self.state.value_stack
+        for kind in (values[i].type for i in open_tokens(values)):
+            if kind == "LBRACE":
+                found = []
+            elif kind in ("LPAR", "LSQB"):
+                found.append(kind)
+        return found
 
 
 @dataclass(slots=True)
@@ -155,7 +171,7 @@ def explain_item(path: str, chunk: Chunk) -> Explanation:
     if first in FOREIGN:
         return Explanation(span, FOREIGN[str(first)])
     if first.type == "VAR":
-        return Explanation(span, "a variable belongs in a function; a constant of the file is written `let name = value`")
+        return Explanation(span, "a variable belongs in a function; a constant is written `let name = value`")
     wanted = "`fn`, `let`, `type`, `import`, `export` or `derivative`"
     return Explanation(span, f"found {described(first)} outside a function; here a line begins with {wanted}")
 
@@ -217,7 +233,7 @@ def update_in_expression(failure: Failure) -> Explanation | None:
     if token.type in UPDATES and failure.accepts("PLUS"):
         return Explanation(span, f"`{token}` is a statement of its own, not part of an expression")
     if token.type == "EQUAL" and last is not None and last.type in OPERATORS and last.end_pos == token.start_pos:
-        return Explanation(span, f"there is no `{last}=`; write `a = a {last} ...`", ["`+=`, `-=`, `*=` and `/=` exist"])
+        return Explanation(span, f"there is no `{last}=`; write `a = a {last} ...`")
     return None
 
 
@@ -236,7 +252,8 @@ def python_slice(failure: Failure) -> Explanation | None:
         return None
     colon = failure.token if failure.token.type == "COLON" else failure.before()
     assert colon is not None
-    return Explanation(token_span(failure.path, colon), "a slice is written with two points: `a[1..n]`, `a[1..]`, `a[..n]`")
+    span = token_span(failure.path, colon)
+    return Explanation(span, "a slice is written with two points: `a[1..n]`, `a[1..]`, `a[..n]`")
 
 
 def point_of_float(failure: Failure) -> Explanation | None:
@@ -248,6 +265,36 @@ def point_of_float(failure: Failure) -> Explanation | None:
         if token.type not in ("NAME", "INT"):
             number = failure.before(2)
             return Explanation(token_span(failure.path, last), message, [f"write `{number}.0`"])
+    return None
+
+
+def loop_head(failure: Failure) -> Explanation | None:
+    token = failure.token
+    if failure.inside() != "FOR" or failure.kind_before() not in ("FOR", "NAME"):
+        return None
+    span = token_span(failure.path, token)
+    if token.type == "LPAR" and failure.kind_before() == "FOR":
+        return Explanation(span, "a loop has one index and no parentheses: `for i in 0..n { }`")
+    if token.type == "EQUAL":
+        return Explanation(span, "a loop runs over a range or an array: `for i in 0..n { }`")
+    return None
+
+
+def checkpoint_head(failure: Failure) -> Explanation | None:
+    if failure.kind_before(2) == "AT" and failure.accepts("LPAR") and not failure.accepts("PLUS"):
+        last = failure.before()
+        assert last is not None
+        message = "checkpoint takes the number of segments: `@checkpoint(segments = 32) for ...`"
+        return Explanation(token_span(failure.path, last), message)
+    if failure.kind_before() == "RPAR" and failure.inside() == "AT":
+        return Explanation(token_span(failure.path, failure.token), "`@checkpoint(...)` stands before a `for` loop")
+    return None
+
+
+def text_as_value(failure: Failure) -> Explanation | None:
+    if failure.token.type == "STRING" and failure.accepts("INT"):
+        span = token_span(failure.path, failure.token)
+        return Explanation(span, 'a text is no value; it stands in `import "file.grad"` and `assert condition, "text"`')
     return None
 
 
@@ -276,7 +323,7 @@ def reserved_word(failure: Failure) -> Explanation | None:
     token = failure.token
     if token.type not in KEYWORDS or not failure.accepts("NAME"):
         return None
-    if failure.accepts("INT") and token.type not in ("TYPE", "IN", "EXPORT", "IMPORT", "DERIVATIVE", "VAR", "LET", "FN"):
+    if failure.accepts("INT") and token.type not in ITEM_STARTS | {"IN", "LET", "VAR"}:
         return None
     if token.type in ("EXPORT", "IMPORT", "FN") and failure.kind_before() in ("NL", "LBRACE"):
         return None
@@ -310,6 +357,14 @@ def after_if_statement(failure: Failure) -> Explanation | None:
     return None
 
 
+def function_type(failure: Failure) -> Explanation | None:
+    token = failure.token
+    if failure.accepts("ARROW") and failure.kind_before() == "RPAR" and failure.inside() == "FN":
+        if not (failure.tokens[0].type == "FN" and failure.accepts("LBRACE")):
+            return Explanation(token_span(failure.path, token), "a function type names its result: `fn(f64) -> f64`")
+    return None
+
+
 def signature(failure: Failure) -> Explanation | None:
     """Slips in the head of a function: no parameter type, `:` for `->`, no body."""
     token, tokens = failure.token, failure.tokens
@@ -321,9 +376,8 @@ def signature(failure: Failure) -> Explanation | None:
     if token.type in ("COMMA", "RPAR", "EQUAL") and failure.kind_before() == "NAME" and failure.accepts("COLON"):
         name = failure.before()
         assert name is not None
-        return Explanation(
-            token_span(failure.path, name), f"parameter `{name}` needs its type, as in `{name}: f64` or `{name}: f64[n]`"
-        )
+        message = f"parameter `{name}` needs its type, as in `{name}: f64` or `{name}: f64[n]`"
+        return Explanation(token_span(failure.path, name), message)
     if token.type == "COLON" and failure.accepts("ARROW"):
         return Explanation(span, "the type of the result stands behind `->`: `fn f(x: f64) -> f64`")
     if token.type == "EQUAL" and failure.accepts("COMMA"):
@@ -348,8 +402,10 @@ def generator_slips(failure: Failure) -> Explanation | None:
         return Explanation(span, "a generator has one condition; join two with `and`")
     if token == "step" and inside == "IN":
         return Explanation(span, "`step` is for `for` statements; here compute the index: `x[2*i] for i in 0..n//2`")
-    if token.type == "IF" and inside == "FOR":
-        return Explanation(span, "the condition of a generator stands at its end")
+    if token.type == "IF" and failure.accepts("FOR"):
+        return Explanation(span, "the condition of a generator stands at its end: `sum(x[i] for i in 0..n if c)`")
+    if token.type == "FOR" and failure.kind_before() in ("LPAR", "LSQB"):
+        return Explanation(span, "the expression stands first: `[x[i] for i in 0..n]`, `sum(x[i] for i in 0..n)`")
     return None
 
 
@@ -381,7 +437,7 @@ def lone_bar(failure: Failure) -> Explanation | None:
     if token.type in ("VBAR", "DOUBLE_BAR") and failure.kind_before() in OPERATORS | {"NOT", "MINUS"}:
         return Explanation(span, "put parentheses around a function that is an operand: `(|x| x + 1.0)`")
     if token.type == "VBAR" and failure.accepts("PLUS"):
-        return Explanation(span, "`|` begins the parameters of a function, `|x| x + 1.0`; conditions are joined with `or`")
+        return Explanation(span, "`|` begins a function, `|x| x + 1.0`; conditions are joined with `or`")
     return None
 
 
@@ -404,6 +460,8 @@ def slash_comment(failure: Failure) -> Explanation | None:
     token, i = failure.token, failure.position
     if token.type == "STAR" and failure.kind_before() == "SLASH":
         return Explanation(token_span(failure.path, token), "a comment begins with `#` and ends with its line")
+    if token.type == "DOUBLE_SLASH" and failure.accepts("INT"):
+        return Explanation(token_span(failure.path, token), "a comment begins with `#`; `//` is floor division")
     while i > 0 and failure.tokens[i - 1].line == token.line:
         i -= 1
         if failure.tokens[i].type == "DOUBLE_SLASH":
@@ -420,16 +478,20 @@ RULES: tuple[Callable[[Failure], Explanation | None], ...] = (
     foreign_word,
     equals_in_condition,
     update_in_expression,
-    increment,
-    python_slice,
     range_points,
     point_of_float,
     number_and_name,
+    increment,
+    python_slice,
+    loop_head,
+    checkpoint_head,
+    text_as_value,
     nested_item,
     generator_slips,
     after_if_statement,
     import_path,
     signature,
+    function_type,
     reserved_word,
     missing_value,
     negated_operand,
@@ -464,11 +526,11 @@ def expected(failure: Failure) -> list[str]:
         wanted.append("a type" if failure.accepts("FN") else "a name")
     brackets = failure.brackets()
     for kind, text in WANTED.items():
-        if kind == "LBRACE" and wanted[:1] == ["an expression"] or kind == "VBAR" and "an expression" in wanted:
+        if kind in ("LBRACE", "LPAR", "VBAR", "COLON") and wanted[:1] in (["an expression"], ["a type"]):
             continue
-        if kind == "COMMA" and not brackets and failure.inside() not in ("FN",):
+        if kind == "EQUAL" and brackets or kind == "COMMA" and not brackets and failure.inside() not in ("FN",):
             continue
-        if failure.accepts(kind) and not (kind == "COLON" and "an expression" in wanted):
+        if failure.accepts(kind) and not (kind == "LPAR" and failure.accepts("PLUS")):
             wanted.append(text)
     if failure.accepts("PLUS") and len(wanted) < 3:
         wanted.append("an operator")

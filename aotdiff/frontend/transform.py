@@ -35,6 +35,11 @@ def normal(name: str) -> str:
     return str(name) if name.isascii() else unicodedata.normalize("NFKC", name)
 
 
+def kinds(words: str) -> frozenset[str]:
+    """A set of token kinds, written as one line of words."""
+    return frozenset(words.split())
+
+
 def token_span(path: str, token: Token) -> Span:
     return Span(path, token.line, token.column, token.end_line, token.end_column)  # type: ignore[arg-type]
 
@@ -53,6 +58,7 @@ class TreeBuilder:
         self.diagnostics = diagnostics
         self.damaged = False
         self.forms: list[tuple[ast.DerivativeForm, ast.Call]] = []  # each form with the call it was written as
+        self.misshapen: list[ast.Call] = []  # calls that name a form and cannot be one
         self.form_names: set[str] = set()  # names of derivative forms that this file gives to something else
         self._source = source
         self._lines: list[str] | None = None
@@ -147,7 +153,8 @@ class TreeBuilder:
     def derivative_rule(self, children: list[Any]) -> ast.DerivativeRule:
         _, mode, function, _, rule = children
         if mode not in ("vjp", "jvp"):
-            self.error(mode, f"a derivative rule is `vjp` or `jvp`, not `{mode}`", (f"`derivative vjp {function} = ...`",))
+            note = f"write `derivative vjp {function} = ...`"
+            self.error(mode, f"a derivative rule is `vjp` or `jvp`, not `{mode}`", (note,))
         return ast.DerivativeRule(self.span(children), str(mode), normal(function), self.outer(function), rule)
 
     def import_file(self, children: list[Any]) -> ast.Import:
@@ -393,9 +400,8 @@ class TreeBuilder:
 
     def derivative_form(self, call: ast.Call, form: str) -> ast.Expr:
         """The form that a call of `grad` or its kin is; a call still where it has not the shape of one."""
-        if len(call.arguments) != 1 or any(keyword.name != "wrt" for keyword in call.keywords[:1]):
-            return call
-        if len(call.keywords) > 1 or isinstance(call.arguments[0], ast.Generator):
+        if len(call.arguments) != 1 or [keyword.name for keyword in call.keywords] not in ([], ["wrt"]):
+            self.misshapen.append(call)
             return call
         wrt: list[str] | None = None
         several, where = False, None
@@ -411,6 +417,16 @@ class TreeBuilder:
         self.deepen(node, call.arguments[0])
         self.forms.append((node, call))
         return node
+
+    def refuse_form(self, call: ast.Call) -> None:
+        form = self.text(call.function)
+        name = self.text(call.arguments[0]) if call.arguments else "f"
+        wrong = next((keyword for keyword in call.keywords if keyword.name != "wrt"), None)
+        if wrong is not None:
+            self.error(wrong, f"`{form}` has no argument `{wrong.name}`; only `wrt = ...`")
+            return
+        note = f"it gives a function; that one takes the arguments: `{form}({name})(x)`"
+        self.error(call, f"`{form}` takes one function and, if wanted, `wrt = ...`", (note,))
 
     def keyword(self, children: list[Any]) -> ast.Keyword:
         return ast.Keyword(self.span(children), normal(children[0]), children[2])
