@@ -1,0 +1,129 @@
+"""Forward mode: functions that carry tangents beside values.
+
+`jvp_func` differentiates a function of the module; the functions it calls get a version that takes the tangents of
+their active arguments and gives those of their active results. Values and tangents are computed in one sweep, see
+`forward_sweep`. Functions are registered before their bodies are written, so recursion needs nothing special.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotdiff.ad.dependence import Dependence, Summary, has_rule
+from aotdiff.ad.forward_sweep import Sweep
+from aotdiff.ad.tangents import Tangents
+from aotdiff.ir.builder import Builder
+from aotdiff.ir.graph import Func, Module, Region, Value
+from aotdiff.ir.types import is_differentiable
+
+
+def jvp_func(module: Module, func: Func, wrt: Sequence[int], value: bool) -> Func:
+    """The function `func`'s parameters, then one tangent per `wrt` -> (results if `value`), tangents of float results.
+
+    It is added to the module, or found there if it was made before. What it calls must be free of `vjp` and `jvp`
+    operations; where a rule given as a `vjp` is used, the new functions contain a `vjp` operation of that rule.
+    """
+    mask = tuple(i in wrt for i in range(len(func.params)))
+    forward = Forward(module)
+    if not has_rule(func):
+        forward.dependence.solve(func.name, mask)
+    return forward.entry(func, tuple(wrt), mask, value)
+
+
+def float_indices(types: Sequence) -> list[int]:
+    """Positions of the types that carry derivatives."""
+    return [i for i, t in enumerate(types) if is_differentiable(t)]
+
+
+class Forward:
+    """Makes the tangent versions of the functions reached from one entry."""
+
+    __slots__ = ("module", "dependence", "tangents", "_made")
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.dependence = Dependence(module)
+        self.tangents = Tangents(module, self.dependence)
+        self._made = {func.attrs["derived"]: func for func in module.funcs.values() if "derived" in func.attrs}
+
+    def entry(self, func: Func, wrt: tuple[int, ...], mask: tuple[bool, ...], value: bool) -> Func:
+        key = ("jvp", func.name, wrt, value)
+        if key in self._made:
+            return self._made[key]
+        floats = float_indices(func.result_types)
+        values = list(func.result_types) if value else []
+        new = self._register(key, func, values + [func.result_types[i] for i in floats])
+        params = self._params(new, func)
+        given = {i: self._tangent_param(new, func.params[i]) for i in wrt}
+        b = Builder(new.body, func.loc)
+        if has_rule(func):
+            results, tangents = self.apply_rule(b, func, params, [given.get(i) for i in range(len(params))])
+        else:
+            sweep = self._sweep(func, mask, params, given)
+            sweep.run(func.body, b)
+            results = [sweep.env[v] for v in func.body.yielded]
+            tangents = [sweep.tan.get(v) for v in func.body.yielded]
+        full = [tangents[i] or self.tangents.zero(b, results[i]) for i in floats]
+        b.ret([*(results if value else []), *full])
+        return new
+
+    def inner(self, name: str, mask: tuple[bool, ...]) -> tuple[Func, Summary]:
+        """The version for calls: parameters, tangents of those in `mask`, then of handles; results, active tangents."""
+        func = self.module.funcs[name]
+        summary = self.dependence.summary(name, mask)
+        key = ("tangents", name, mask, self.tangents.signature())
+        if key in self._made:
+            return self._made[key], summary
+        active = [i for i, on in enumerate(summary.results) if on]
+        types = [self.tangents.type_of(func.result_types[i]) for i in active]
+        new = self._register(key, func, [*func.result_types, *types])
+        params = self._params(new, func)
+        given = {i: self._tangent_param(new, func.params[i]) for i, on in enumerate(mask) if on}
+        given |= {i: self._tangent_param(new, func.params[i]) for i, on in enumerate(summary.handles) if on}
+        b = Builder(new.body, func.loc)
+        sweep = self._sweep(func, mask, params, given)
+        sweep.run(func.body, b)
+        yielded = func.body.yielded
+        b.ret([sweep.env[v] for v in yielded] + [sweep.tangent(b, yielded[i]) for i in active])
+        return new, summary
+
+    def apply_rule(self, b: Builder, func: Func, args: list[Value],
+                   tangents: Sequence[Value | None]) -> tuple[list[Value], list[Value | None]]:
+        """Values and tangents of a call of a function with a user's rule."""
+        results = b.call(func, args)
+        given = [tangents[i] or self.tangents.zero(b, args[i]) for i in float_indices([v.type for v in args])]
+        if "jvp" in func.attrs:
+            found = b.call(self.module.funcs[func.attrs["jvp"]], [*args, *given])
+        else:
+            found = self._transpose(b, func, args, results, given)
+        table: list[Value | None] = [None] * len(results)
+        for i, t in zip(float_indices(func.result_types), found, strict=True):
+            table[i] = t
+        return results, table
+
+    def _transpose(self, b: Builder, func: Func, args: list[Value], results: list[Value],
+                   tangents: list[Value]) -> list[Value]:
+        """Tangents of the results: a pullback is linear in its cotangents, so its own pullback is the pushforward."""
+        pullback = self.module.funcs[func.attrs["vjp"]]
+        wrt = tuple(range(len(args), len(pullback.params)))
+        zeros = [self.tangents.zero(b, results[i]) for i in float_indices(func.result_types)]
+        types = [pullback.params[i].type for i in wrt]
+        attrs = {"callee": pullback.name, "wrt": wrt, "value": False}
+        return b.emit("vjp", [*args, *zeros, *tangents], types, attrs).results
+
+    def _register(self, key: tuple, func: Func, types: list) -> Func:
+        attrs = {"derived": key} | {k: func.attrs[k] for k in ("recursive", "inline") if k in func.attrs}
+        new = Func(self.module.fresh_name(f"{func.name}_jvp"), Region(), types, attrs, func.loc)
+        self._made[key] = new
+        return self.module.add(new)
+
+    def _params(self, new: Func, func: Func) -> list[Value]:
+        return [new.body.add_arg(p.type, p.name) for p in func.params]
+
+    def _tangent_param(self, new: Func, param: Value) -> Value:
+        return new.body.add_arg(self.tangents.type_of(param.type), f"{param.name}_tan" if param.name else "tan")
+
+    def _sweep(self, func: Func, mask: tuple[bool, ...], params: list[Value], given: dict[int, Value]) -> Sweep:
+        env = dict(zip(func.params, params, strict=True))
+        tan = {func.params[i]: t for i, t in given.items()}
+        return Sweep(self, self.dependence.active[func.name, mask], env, tan)
