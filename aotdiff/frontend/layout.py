@@ -20,7 +20,7 @@ OPENERS = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
 CLOSERS = {closer: opener for opener, closer in OPENERS.items()}
 SIGN = {"LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]", "LBRACE": "{", "RBRACE": "}"}
 
-CAN_END = kinds("NAME INT FLOAT STRING TRUE FALSE RPAR RSQB RBRACE RETURN BREAK CONTINUE BAD OPEN_STRING")
+CAN_END = kinds("NAME INT FLOAT STRING TRUE FALSE RPAR RSQB RBRACE RETURN BREAK CONTINUE DOT BAD OPEN_STRING")
 OPERATORS = kinds(
     "PLUS MINUS STAR SLASH DOUBLE_SLASH PERCENT AT POWER EQUAL_EQUAL NOT_EQUAL LESS LESS_EQUAL GREATER GREATER_EQUAL"
     " AND OR"
@@ -33,12 +33,17 @@ ASSIGNMENTS = kinds("EQUAL PLUS_EQUAL MINUS_EQUAL STAR_EQUAL SLASH_EQUAL")
 
 @dataclass(slots=True)
 class Problem:
-    """A mistake seen here; `damaging` when the tokens may no longer mean what was meant."""
+    """A mistake seen here; `damaging` when the tokens may no longer mean what was meant.
+
+    `position` is where in the chunk a surplus bracket was left out: it is not reported when the parser finds fault
+    with the same statement before.
+    """
 
     span: Span
     message: str
     notes: list[Note | str]
     damaging: bool
+    position: int = -1
 
 
 @dataclass(slots=True)
@@ -46,11 +51,13 @@ class Chunk:
     """The tokens of one top-level item, without its newline.
 
     `quiet` are ranges of token positions where a mistake was reported already; an error of the parser in or next to
-    one is its consequence. `problems` are the bracket errors, reported when the chunk's turn comes.
+    one is its consequence; `doubtful` are the lines of these. `problems` are the bracket errors, reported when the
+    chunk's turn comes.
     """
 
     tokens: list[Token] = field(default_factory=list)
     quiet: list[tuple[int, int]] = field(default_factory=list)
+    doubtful: set[int] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
     def is_quiet(self, position: int) -> bool:
@@ -85,6 +92,7 @@ class Layout:
         self.indent = 1  # column of the first token of the line
         self.suspect: Opened | None = None  # a brace whose closing one stands too far left
         self.settled = False  # no more bracket errors for this chunk
+        self.put_back_kinds: list[str] = []
 
     def run(self) -> list[Chunk]:
         at_line_start = True
@@ -131,7 +139,11 @@ class Layout:
         """The newline before token `i`: kept where it ends a statement."""
         following, last = self.tokens[i], self.previous()
         assert self.newline is not None
-        if last is None or self.inside_parentheses() or following.type in CONTINUES and last.type != "NL":
+        if last is None and self.chunk.problems:
+            self.finish_chunk()
+        if last is None or self.inside_parentheses():
+            return
+        if following.type in CONTINUES and last.type != "NL" and (self.stack or following.type != "RBRACE"):
             return
         if not self.stack and following.type in ITEM_STARTS | {"LET"}:
             self.finish_chunk()
@@ -170,6 +182,11 @@ class Layout:
             if self.chunk.tokens[0].type in ITEM_STARTS:
                 self.problem(token, "expected a new line before the next `fn`", damaging=False)
                 self.finish_chunk()
+        elif kind == "ELSE" and self.stack and self.stack[-1].token.type == "LBRACE":
+            last = self.previous()
+            ended = last is not None and last.type not in ("RBRACE", "NL", "LBRACE")
+            if ended and self.kind_after(i) in ("LBRACE", "IF"):
+                self.put_back(token)
         elif kind == "IF":
             last = self.previous()
             if last is None or last.type in ("LBRACE", "NL"):
@@ -178,23 +195,22 @@ class Layout:
             self.stack.append(Opened(token, len(self.chunk.tokens), self.indent))
             if len(self.stack) == MAX_NESTING:
                 self.problem(token, f"brackets nested more than {MAX_NESTING} deep; split the expression with `let`")
-        elif kind in CLOSERS and not self.close(token):
+        elif kind in CLOSERS and not self.close(i):
             return
         self.chunk.tokens.append(token)
 
     def kind_after(self, i: int, distance: int = 1) -> str:
         return self.tokens[i + distance].type if i + distance < len(self.tokens) else ""
 
-    def close(self, token: Token) -> bool:
+    def close(self, i: int) -> bool:
         """Match a closing bracket; False when it is to be dropped."""
+        token = self.tokens[i]
         opener = CLOSERS[token.type]
-        depth = len(self.stack) - 1
+        depth, outside = len(self.stack) - 1, False
         while depth >= 0 and self.stack[depth].token.type != opener:
-            if opener != "LBRACE" and self.stack[depth].token.type == "LBRACE":
-                depth = -1
-            else:
-                depth -= 1
-        if depth < 0:
+            outside = outside or self.stack[depth].token.type == "LBRACE"
+            depth -= 1
+        if depth < 0 or depth < len(self.stack) - 1 and self.too_many(i, depth, outside):
             self.surplus(token)
             return False
         while len(self.stack) > depth + 1:
@@ -204,18 +220,49 @@ class Layout:
             self.suspect = closed
         return True
 
+    def too_many(self, i: int, depth: int, outside: bool) -> bool:
+        """Whether closing bracket `i`, for which others would have to be put back, is itself the mistake.
+
+        The better fit for the rest of the line decides; where both fit, a block is not left by `)` or `]`.
+        """
+        forgotten, surplus = self.misfits(i, depth), self.misfits(i, len(self.stack))
+        return forgotten > surplus or outside and forgotten == surplus
+
+    def misfits(self, i: int, depth: int) -> int:
+        """Brackets without partner on the rest of the line behind token `i`, if `depth` brackets are open there."""
+        line = self.tokens[i].line
+        opened = [(entry.token.type, entry.token.line == line) for entry in self.stack[:depth]]
+        wrong = 0
+        for k in range(i + 1, len(self.tokens)):
+            kind = self.tokens[k].type
+            if kind == "NL":
+                break
+            if kind in OPENERS:
+                opened.append((kind, True))
+            elif kind in CLOSERS and opened and opened[-1][0] == CLOSERS[kind]:
+                opened.pop()
+            elif kind in CLOSERS:
+                wrong += 1
+        return wrong + sum(here for _, here in opened)
+
     def surplus(self, token: Token) -> None:
-        text = str(token)
+        opener = CLOSERS[token.type]
+        if opener in self.put_back_kinds:
+            self.put_back_kinds.remove(opener)  # this is the one that was missing earlier
+            return
         notes: list[Note | str] = []
         if self.stack:
             opened = self.stack[-1].token
             notes = [Note(f"the innermost open bracket is this `{opened}`", token_span(self.path, opened))]
-        self.problem(token, f"`{text}` closes nothing: there is no `{SIGN[CLOSERS[token.type]]}` for it", notes)
-        self.hush(len(self.chunk.tokens))
+        position = len(self.chunk.tokens)
+        self.problem(token, f"`{token}` closes nothing: there is no `{SIGN[opener]}` for it", notes, position=position)
+        self.hush(position)
+        self.chunk.doubtful.add(token.line or 0)
 
     def put_back(self, found: Token | None) -> None:
         """Report the innermost open bracket as never closed and close it behind the last token."""
         opened = self.stack.pop()
+        self.put_back_kinds.append(opened.token.type)
         blamed = opened
         if opened.token.type == "LBRACE" and self.suspect is not None:
             blamed = self.suspect
@@ -225,6 +272,7 @@ class Layout:
             notes.append(Note(f"`{SIGN[closer]}` is missing before this", token_span(self.path, found)))
         self.problem(blamed.token, f"`{sign}` is never closed: `{SIGN[closer]}` is missing", notes)
         last = self.chunk.tokens[-1]
+        self.chunk.doubtful.update(range(opened.token.line or 0, (last.line or 0) + 1) if closer != "RBRACE" else ())
         low = opened.position if opened.token.type != "LBRACE" else len(self.chunk.tokens)
         self.hush(low)
         closer = OPENERS[opened.token.type]
@@ -234,9 +282,12 @@ class Layout:
         """Errors from token `low` to the one that comes next are consequences."""
         self.chunk.quiet.append((low, len(self.chunk.tokens) + 1))
 
-    def problem(self, at: Token, message: str, notes: list[Note | str] | None = None, damaging: bool = True) -> None:
+    def problem(
+        self, at: Token, message: str, notes: list[Note | str] | None = None, damaging: bool = True, position: int = -1
+    ) -> None:
         if not self.settled:
-            self.chunk.problems.append(Problem(token_span(self.path, at), message, notes or [], damaging))
+            span = token_span(self.path, at)
+            self.chunk.problems.append(Problem(span, message, notes or [], damaging, position))
 
     def check_line_start(self, i: int) -> None:
         """At a line that begins a statement or an item, brackets that are still open were forgotten."""
@@ -271,4 +322,5 @@ class Layout:
         self.chunk = Chunk()
         self.suspect = None
         self.settled = False
+        self.put_back_kinds = []
         self.newline = None

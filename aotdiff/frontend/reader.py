@@ -19,7 +19,7 @@ from aotdiff.frontend.diagnostics import Diagnostics
 from aotdiff.frontend.layout import ITEM_STARTS, Chunk, Layout, made_token
 from aotdiff.frontend.lexing import read_tokens
 from aotdiff.frontend.shadowing import resolve_forms
-from aotdiff.frontend.syntax import Failure, explain, explain_item, open_tokens
+from aotdiff.frontend.syntax import Failure, explain, explain_item, names_meant, open_tokens
 from aotdiff.frontend.transform import TreeBuilder, kinds, normal
 from aotdiff.grammar import make_parser
 
@@ -76,8 +76,9 @@ class FileReader:
         self.in_junk = False
         self.after_broken = None
         self.builder.damaged = False
-        self.report_problems(chunk)
+        self.builder.doubtful = chunk.doubtful
         node = ItemReader(self.lark, self.builder, chunk, last).read()
+        self.report_problems(chunk)
         if node is None or self.builder.damaged:
             self.remember_broken(chunk)
         else:
@@ -100,8 +101,7 @@ class FileReader:
 
     def read_junk(self, chunk: Chunk) -> None:
         """Lines outside all items: one message for a run of them, none when a broken function left them behind."""
-        if len(chunk.tokens) > 1 and chunk.tokens[1].type == "NAME":
-            self.file.broken_names.add(normal(chunk.tokens[1]))
+        self.file.broken_names.update(names_meant(chunk))
         if self.in_junk or self.after_broken is not None:
             return
         self.in_junk = True
@@ -165,7 +165,8 @@ class ItemReader:
     def recover(self, position: int) -> int:
         """Report the token that does not fit, mend the parser's stack, and say where to go on."""
         failure = explain(Failure(self.builder.path, self.tokens, position, self.state))
-        if not self.chunk.is_quiet(position):
+        follows = failure.consequence and (self.builder.damaged or bool(self.chunk.problems))
+        if not follows and not self.chunk.is_quiet(position):
             self.builder.diagnostics.error(failure.span, failure.message, failure.notes)
         if failure.instead is not None:
             self.state.feed_token(failure.instead)
@@ -175,7 +176,9 @@ class ItemReader:
             self.given_up = True
             return position
         self.last_failure = position
-        return self.cut_back(position)
+        end = self.cut_back(position)
+        self.chunk.problems = [p for p in self.chunk.problems if not position <= p.position <= end]
+        return end
 
     def cut_back(self, position: int) -> int:
         """Drop the unfinished statement from the stack and its remaining tokens from the input."""
@@ -191,9 +194,12 @@ class ItemReader:
         del states[kept + 1 :]
         if kept and isinstance(values[-1], list):
             return self.skip(position, headed=False, nested=0)
-        opens = sum(1 for i in open_tokens(dropped) if dropped[i].type in ("LPAR", "LSQB"))
         begin = dropped[0] if dropped else self.tokens[position]
         headed = isinstance(begin, Token) and begin.type in HEADERS
+        opens = 0
+        for kind in (dropped[i].type for i in open_tokens(dropped)):
+            opens += kind in ("LPAR", "LSQB")
+            headed = headed and (kind != "EQUAL" or opens > 0)  # the one-expression form of a function
         self.state.feed_token(made_token("ERROR", "", self.tokens[position]))
         return self.skip(position, headed, opens)
 
@@ -214,6 +220,8 @@ class ItemReader:
                 nested += 1
             elif kind in ("RPAR", "RSQB"):
                 nested = max(0, nested - 1)
+            elif kind == "EQUAL" and nested == 0 and braces == 0 and self.tokens[0].type == "FN":
+                headed = False
         return len(self.tokens) - 1
 
 

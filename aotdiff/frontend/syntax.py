@@ -13,7 +13,7 @@ from aotdiff.frontend.ast import Span
 from aotdiff.frontend.diagnostics import Note
 from aotdiff.frontend.layout import CLOSERS, ITEM_STARTS, OPERATORS, Chunk
 from aotdiff.frontend.lexing import end_span, stand_in
-from aotdiff.frontend.transform import kinds, token_span
+from aotdiff.frontend.transform import kinds, normal, token_span
 
 KEYWORDS = kinds(
     "FN LET VAR FOR WHILE IN IF IF_STMT ELSE RETURN BREAK CONTINUE ASSERT EXPORT IMPORT DERIVATIVE TYPE TRUE FALSE AND"
@@ -146,12 +146,16 @@ class Failure:
 
 @dataclass(slots=True)
 class Explanation:
-    """The diagnostic to give; `instead` is a token to read in place of the one that does not fit."""
+    """The diagnostic to give; `instead` is a token to read in place of the one that does not fit.
+
+    A `consequence` is given only where nothing else was wrong before it.
+    """
 
     span: Span
     message: str
     notes: list[Note | str] = field(default_factory=list)
     instead: Token | None = None
+    consequence: bool = False
 
 
 def explain(failure: Failure) -> Explanation:
@@ -172,8 +176,22 @@ def explain_item(path: str, chunk: Chunk) -> Explanation:
         return Explanation(span, FOREIGN[str(first)])
     if first.type == "VAR":
         return Explanation(span, "a variable belongs in a function; a constant is written `let name = value`")
+    if first.type == "NAME" and len(chunk.tokens) > 1 and chunk.tokens[1].type == "LPAR":
+        if any(token.type in ("ARROW", "LBRACE") for token in chunk.tokens):
+            return Explanation(span, f"a function begins with `fn`: `fn {first}(...)`")
     wanted = "`fn`, `let`, `type`, `import`, `export` or `derivative`"
     return Explanation(span, f"found {described(first)} outside a function; here a line begins with {wanted}")
+
+
+def names_meant(chunk: Chunk) -> list[str]:
+    """The name that a line outside all items would have defined, if it looks like a definition."""
+    kinds_here = [token.type for token in chunk.tokens]
+    first, second = (chunk.tokens * 2)[:2] if chunk.tokens else ("", "")
+    if kinds_here[:2] == ["NAME", "LPAR"] and ("ARROW" in kinds_here or "LBRACE" in kinds_here):
+        return [normal(first)]
+    if kinds_here[:1] == ["VAR"] or first in FOREIGN:
+        return [normal(second)] if kinds_here[1:2] == ["NAME"] else []
+    return []
 
 
 # The common mistakes, each a function from a failure to its explanation or None -----------------------------
@@ -348,7 +366,7 @@ def after_if_statement(failure: Failure) -> Explanation | None:
     token = failure.token
     span = token_span(failure.path, token)
     if token.type == "ELSE":
-        return Explanation(span, "this `else` has no `if` before it")
+        return Explanation(span, "this `else` has no `if` before it", consequence=True)
     begins = [v for v in failure.state.value_stack if isinstance(v, Token) and v.type in ("IF_STMT", "LBRACE")]
     if token.type in OPERATORS | {"DOT"} and failure.kind_before() == "RBRACE" and begins[-1:]:
         if begins[-1].type == "IF_STMT":
@@ -424,6 +442,22 @@ def missing_value(failure: Failure) -> Explanation | None:
     return None
 
 
+def missing_head(failure: Failure) -> Explanation | None:
+    """`while { ... }`, `for i in 0.. { ... }`: the block was taken for the value that is missing before it."""
+    if failure.kind_before() != "RBRACE" or not failure.accepts("LBRACE"):
+        return None
+    depth, i = 0, failure.position - 1
+    while i > 0:
+        depth += {"RBRACE": 1, "LBRACE": -1}.get(failure.tokens[i].type, 0)
+        if depth == 0:
+            break
+        i -= 1
+    head, brace = failure.tokens[i - 1], token_span(failure.path, failure.tokens[i])
+    if i > 0 and head.type in OPERATORS | {"WHILE", "IF", "IF_STMT", "IN", "RANGE", "NOT"} or head == "step":
+        return Explanation(brace, f"expected an expression between `{head}` and `{{`")
+    return None
+
+
 def negated_operand(failure: Failure) -> Explanation | None:
     token, last = failure.token, failure.before()
     if token.type == "NOT" and last is not None and last.type in OPERATORS:
@@ -493,6 +527,7 @@ RULES: tuple[Callable[[Failure], Explanation | None], ...] = (
     signature,
     function_type,
     reserved_word,
+    missing_head,
     missing_value,
     negated_operand,
     lone_bar,

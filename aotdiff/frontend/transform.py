@@ -57,6 +57,7 @@ class TreeBuilder:
         self.path = path
         self.diagnostics = diagnostics
         self.damaged = False
+        self.doubtful: set[int] = set()  # lines whose brackets are guesses: their mistakes are consequences
         self.forms: list[tuple[ast.DerivativeForm, ast.Call]] = []  # each form with the call it was written as
         self.misshapen: list[ast.Call] = []  # calls that name a form and cannot be one
         self.form_names: set[str] = set()  # names of derivative forms that this file gives to something else
@@ -101,8 +102,10 @@ class TreeBuilder:
         return text if len(text) <= 40 else "..."
 
     def error(self, part: Any, message: str, notes: tuple[str, ...] = (), damaged: bool = True) -> None:
-        self.diagnostics.error(self.outer(part), message, notes)
-        self.damaged = self.damaged or damaged
+        span = self.outer(part)
+        if span.line not in self.doubtful:
+            self.diagnostics.error(span, message, notes)
+            self.damaged = self.damaged or damaged
 
     def deepen(self, node: ast.Node, *parts: ast.Node | None) -> None:
         """Note how deep a tree is, and refuse what later stages could not walk."""
@@ -383,10 +386,12 @@ class TreeBuilder:
         for item in given or []:
             if isinstance(item, ast.Keyword):
                 keywords.append(item)
-            elif keywords:
-                self.error(item, f"an argument without a name comes before `{keywords[-1].name} = ...`")
             else:
                 arguments.append(item)
+        if keywords and keywords[0] is not given[len(arguments)]:
+            late = next(item for item in given[given.index(keywords[0]) :] if not isinstance(item, ast.Keyword))
+            note = "`=` names an argument; values are compared with `==`"
+            self.error(late, f"an argument without a name stands before `{keywords[0].name} = ...`", (note,))
         node = ast.Call(self.span(children), function, arguments, keywords)
         self.deepen(node, function, *arguments)
         if isinstance(function, ast.Name) and function.name in FORMS:
