@@ -1,6 +1,7 @@
 """Reads the text that `ir.printer` writes.
 
-`parse_module` gives a module whose printed text is the text it read (up to spacing and comments, `# ...`).
+`parse_module` gives a module whose printed text is the text it read (up to spacing, comments
+`# ...`, and names that are used again once their region has ended).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class _Parser:
         self.text = text
         self.tokens: list[tuple[str, str, int]] = []
         self.at = 0
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, Value] = {}  # what is visible
+        self.scope: list[str] = []  # names defined in the innermost region
         self._tokenize()
 
     # Tokens ------------------------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ class _Parser:
 
     def func(self) -> Func:
         self.expect("func")
-        self.values = {}
+        self.values, self.scope = {}, []
         name = self.symbol()
         region = Region(self.args())
         self.expect("->")
@@ -147,6 +149,7 @@ class _Parser:
             raise self._error(f"{name} defined twice", self.tokens[at][2])
         value.name = "" if name[1:].isdigit() else name[1:]
         self.values[name] = value
+        self.scope.append(name)
         return value
 
     def use(self) -> Value:
@@ -179,9 +182,9 @@ class _Parser:
             self.at = start
             raise self._error(f"{len(names)} results and {len(types)} types")
         op = Op(name, operands, types, attrs, None, self.loc())
+        self.regions(op)
         for result_name, result in zip(names, op.results, strict=True):
             self.define(result_name, result, start)
-        self.regions(op)
         self.implied(op)
         return op
 
@@ -220,10 +223,14 @@ class _Parser:
                 if self.kind() != "word":
                     return
                 self.at += 1
+            outer, self.scope = self.scope, []
             region = Region(self.args() if self.peek() == "(" else [])
             op.regions.append(region)
             self.expect("{")
             self.ops(region)
+            for name in self.scope:
+                del self.values[name]
+            self.scope = outer
 
     def implied(self, op: Op) -> None:
         """Attributes that the text leaves out because the rest of the line says them."""

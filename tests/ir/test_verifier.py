@@ -65,9 +65,11 @@ def test_a_value_is_not_visible_outside_its_region():
             %v = cast %i : f64
             yield %v
           }
-          %t = neg %v : f64
+          %t = neg %s : f64
           yield %t
         }""")
+    par, neg, _ = module.funcs["f"].body.ops
+    neg.operands = [par.regions[0].ops[0].result]
     with pytest.raises(VerificationError, match=r"operand 0 \(%v: f64\) is not defined here"):
         verify(module)
 

@@ -1,0 +1,135 @@
+"""inline, inline-small: calls replaced by the body of their function.
+
+Callees first, so that what is inlined has its own calls inlined already. Recursive functions, functions that say
+`inline = "never"` and, before differentiation, functions with a user's derivative rule stay calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotdiff.ir.graph import Func, Module, Op, Region, Value
+from aotdiff.ir.rewrite import copy_op
+from aotdiff.passes.facts import callees, op_count
+from aotdiff.passes.registry import register
+
+# A function above this size is inlined only where it is called once; no function is grown beyond LARGEST.
+SMALL = 400
+LARGEST = 20_000
+
+
+@register("inline", "Replace calls by bodies, except of recursive functions and those with a derivative rule.")
+def inline(module: Module) -> None:
+    inline_calls(module, lambda func: "vjp" not in func.attrs and "jvp" not in func.attrs)
+
+
+@register("inline-small", "Replace calls of small functions by bodies, derivative rules or not.")
+def inline_small(module: Module) -> None:
+    inline_calls(module, lambda func: True)
+
+
+def inline_calls(module: Module, allowed: Callable[[Func], bool]) -> None:
+    """Inline calls of non-recursive functions that are allowed and not too large."""
+    order, recursive = call_order(module)
+    uses = _call_counts(module)
+    sizes: dict[str, int] = {}
+    bodies: set[str] = set()
+    for name in order:
+        func = module.funcs[name]
+        if any("callee" in op.attrs for op in func.body.walk()):
+            _Inliner(module, bodies, sizes).func(func)
+        size = sizes[name] = op_count(func.body)
+        wanted = func.attrs.get("inline") == "always" or size <= SMALL or uses.get(name, 0) == 1
+        if wanted and name not in recursive and func.attrs.get("inline") != "never" and allowed(func):
+            bodies.add(name)
+
+
+def call_order(module: Module) -> tuple[list[str], set[str]]:
+    """Function names, callees before callers, and those that can reach themselves."""
+    order: list[str] = []
+    recursive: set[str] = set()
+    for component in _components({f.name: [c for c in callees(f) if c in module.funcs] for f in module.funcs.values()}):
+        order += component
+        if len(component) > 1 or component[0] in callees(module.funcs[component[0]]):
+            recursive.update(component)
+    return order, recursive
+
+
+def _components(graph: dict[str, list[str]]) -> list[list[str]]:
+    """Strongly connected components, callees first (Tarjan, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    found: list[list[str]] = []
+    for root in graph:
+        if root in index:
+            continue
+        work = [(root, iter(graph[root]))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, edges = work[-1]
+            following = next((n for n in edges if n not in index or n in on_stack), None)
+            if following is not None and following not in index:
+                index[following] = low[following] = len(index)
+                stack.append(following)
+                on_stack.add(following)
+                work.append((following, iter(graph[following])))
+                continue
+            if following is not None:
+                low[node] = min(low[node], index[following])
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == index[node]:
+                at = stack.index(node)
+                found.append(stack[at:])
+                on_stack.difference_update(stack[at:])
+                del stack[at:]
+    return found
+
+
+def _call_counts(module: Module) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for func in module.funcs.values():
+        for name in callees(func):
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+class _Inliner:
+    def __init__(self, module: Module, bodies: set[str], sizes: dict[str, int]):
+        self.module = module
+        self.bodies = bodies
+        self.sizes = sizes
+        self.env: dict[Value, Value] = {}
+        self.grown = 0
+
+    def func(self, func: Func) -> None:
+        self.grown = op_count(func.body)
+        self.region(func.body)
+
+    def region(self, region: Region) -> None:
+        out: list[Op] = []
+        env = self.env
+        for op in region.ops:
+            if env:
+                op.operands = [env.get(v, v) for v in op.operands]
+            for inner in op.regions:
+                self.region(inner)
+            if op.name != "call" or not self.fits(op.attrs["callee"]):
+                out.append(op)
+                continue
+            callee = self.module.funcs[op.attrs["callee"]]
+            self.grown += self.sizes[callee.name]
+            inner_env = dict(zip(callee.params, op.operands, strict=True))
+            out += [copy_op(inner, inner_env) for inner in callee.body.ops[:-1]]
+            for result, value in zip(op.results, callee.body.yielded, strict=True):
+                env[result] = inner_env.get(value, value)
+        region.ops = out
+
+    def fits(self, name: str) -> bool:
+        return name in self.bodies and self.grown + self.sizes[name] <= LARGEST

@@ -1,0 +1,58 @@
+"""Which passes run, in which order.
+
+`run(module, names)` runs passes by name; `optimize(module, level)` a whole pipeline. With the environment variable
+AOTDIFF_VERIFY set (or `verify=True`) the graph is verified after each pass.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from aotdiff.ir.graph import Func, Module
+from aotdiff.ir.verifier import VerificationError, verify
+from aotdiff.passes import canonicalize, cse, dce, drop_unused, hoist, inline, strip  # noqa: F401  (registers)
+from aotdiff.passes.registry import PASSES, Pass, register, register_local
+
+__all__ = ["CLEANUP", "PASSES", "PIPELINES", "PREPARE", "Pass", "optimize", "register", "register_local", "run"]
+
+# Before differentiation: small ordinary code, derivative rules and `stop_gradient` still in place.
+PREPARE = ("inline", "canonicalize", "cse", "dce")
+
+# After each round of differentiation.
+CLEANUP = ("canonicalize", "cse", "dce")
+
+_FINAL = ("strip", "inline-small", *CLEANUP)
+
+# After differentiation, by optimisation level.
+PIPELINES: dict[int, tuple[str, ...]] = {
+    0: ("drop-unused-functions", "strip"),
+    1: ("drop-unused-functions", *_FINAL, "drop-unused-functions"),
+    2: ("drop-unused-functions", *_FINAL, "hoist", *CLEANUP, "drop-unused-functions"),
+    3: ("drop-unused-functions", *_FINAL, "hoist", *CLEANUP, "drop-unused-functions"),
+}
+
+
+def run(module: Module, names: Sequence[str], verify_each: bool = False, only: Iterable[Func] | None = None) -> None:
+    """Run passes in order, in place; `only` limits passes that look at one function at a time to these functions."""
+    checking = verify_each or bool(os.environ.get("AOTDIFF_VERIFY"))
+    functions = None if only is None else list(only)
+    for name in names:
+        if name not in PASSES:
+            raise ValueError(f"no pass is called {name!r}; there are {', '.join(sorted(PASSES))}")
+        PASSES[name].run(module, functions)
+        if checking:
+            _verify_after(module, name)
+
+
+def _verify_after(module: Module, name: str) -> None:
+    try:
+        verify(module)
+    except VerificationError as error:
+        error.add_note(f"after pass {name}")
+        raise
+
+
+def optimize(module: Module, level: int = 3, verify_each: bool = False) -> None:
+    """The whole pipeline of an optimisation level (0 to 3) on a module without derivative operations."""
+    run(module, PIPELINES[max(0, min(3, level))], verify_each)
