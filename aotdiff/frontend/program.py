@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
@@ -43,7 +44,7 @@ class Unit:
     identity: str
     visible: dict[str, Definition] = field(default_factory=dict)
     rules: list[ast.DerivativeRule] = field(default_factory=list)
-    incomplete: bool = False  # an import is missing, or a syntax error: an unknown name may not be a mistake
+    incomplete: bool = False  # an import is missing: an unknown name may be one of its
     lost: set[str] = field(default_factory=set)  # functions that syntax errors took away
 
 
@@ -113,8 +114,9 @@ class _Loader:
         file = parse(text, shown, self.diagnostics)
         unit = Unit(file, identity)
         if len(self.diagnostics) > before:
-            unit.incomplete = True
-            unit.lost = _defined_in(text) - {function.name for function in file.functions}
+            whole = (*file.functions, *file.constants, *file.types)
+            unit.lost = _defined_in(text) - {definition.name for definition in whole}
+            unit.incomplete = len(re.findall(r"^[ \t]*import\b", text, re.MULTILINE)) > len(file.imports)
         self.active.append((identity, shown))
         for node in file.imports:
             self.bring(unit, node, folder)
@@ -203,7 +205,5 @@ def _kind(definition: Definition) -> str:
 
 def _defined_in(text: str) -> set[str]:
     """Names that look defined in a text that did not parse as a whole."""
-    import unicodedata
-
-    found = re.findall(r"^[ \t]*(?:fn|let|type)[ \t]+(\w+)", text, re.MULTILINE)
+    found = re.findall(r"(?:^|[;}])[ \t]*(?:fn|let|type)[ \t]+(\w+)", text, re.MULTILINE)
     return {unicodedata.normalize("NFKC", name) for name in found}

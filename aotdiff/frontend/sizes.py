@@ -22,11 +22,13 @@ class Symbol:
     generator) or "local" (a `let` in a body).
     """
 
-    __slots__ = ("kind", "name")
+    __slots__ = ("kind", "name", "serial")
+    made = 0  # how many symbols there are; a later one has a higher `serial`
 
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self.kind = kind
+        self.serial = Symbol.made = Symbol.made + 1
 
     def __repr__(self) -> str:
         return self.name

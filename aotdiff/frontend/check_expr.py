@@ -1,0 +1,518 @@
+"""Types of expressions: names, literals, operators, indexing, arrays, branches."""
+
+from __future__ import annotations
+
+from aotdiff.frontend import ast
+from aotdiff.frontend.builtins import BUILTINS, CONSTANTS, FORMS
+from aotdiff.frontend.check_body import Body, CallableType, Notes, expression_rule, fits_nothing
+from aotdiff.frontend.check_functions import BuiltinFunction, instantiate
+from aotdiff.frontend.check_unify import (
+    BroadcastProblem,
+    broadcast,
+    describe,
+    join_elements,
+    join_types,
+    unify_scalars,
+)
+from aotdiff.frontend.check_values import is_literal, leaves, literal_integer, value_of
+from aotdiff.frontend.diagnostics import Note, suggest
+from aotdiff.frontend.scope import Binding
+from aotdiff.frontend.sizes import Size, compare, number
+from aotdiff.frontend.types import (
+    BOOL,
+    ERROR,
+    I64,
+    NEVER,
+    Array,
+    Function,
+    Tuple,
+    Type,
+    Variable,
+    element_of,
+    is_bool,
+    is_float,
+    is_integer,
+    is_numeric_shape,
+    resolve,
+    shaped,
+    sizes_of,
+)
+
+
+def is_function(type_: Type) -> bool:
+    return isinstance(resolve(type_), (Function, CallableType))
+
+
+# Names and literals ---------------------------------------------------------------------------------------
+
+
+@expression_rule(ast.Int)
+def integer(body: Body, node: ast.Int) -> Type:
+    variable = Variable(floating=False)
+    if not -(2**63) <= node.value < 2**63:
+
+        def check() -> None:
+            if is_integer(variable):
+                body.error(node.span, "this number does not fit into i64", ["a float has a point: `1.0e20`"])
+
+        body.later.append(check)
+    return variable
+
+
+@expression_rule(ast.Float)
+def float_(body: Body, node: ast.Float) -> Type:
+    return Variable(floating=True)
+
+
+@expression_rule(ast.Bool)
+def bool_(body: Body, node: ast.Bool) -> Type:
+    return BOOL
+
+
+@expression_rule(ast.Name)
+def name(body: Body, node: ast.Name) -> Type:
+    node.instance = None
+    found = body.scope.find(node.name)
+    if found is not None:
+        node.binding = found
+        return found.type
+    definition = body.unit.visible.get(node.name)
+    if isinstance(definition, (ast.Function, ast.Constant)):
+        node.binding = body.checker.binding(definition)
+        return instantiate(body, node, body.checker.type_of(definition))
+    node.binding = None
+    if isinstance(definition, ast.TypeDefinition):
+        notes: Notes = [Note("it is defined here", definition.name_span)]
+        body.error(node.span, f"`{node.name}` is a type, not a value", notes)
+        return ERROR
+    if node.name in BUILTINS:
+        node.binding = builtin_binding(node.name)
+        return BuiltinFunction(node, BUILTINS[node.name])
+    if node.name in CONSTANTS:
+        node.binding = builtin_binding(node.name)
+        return Variable(floating=True)
+    unknown_name(body, node)
+    return ERROR
+
+
+_BUILTIN_BINDINGS: dict[str, Binding] = {}
+
+
+def builtin_binding(name: str) -> Binding:
+    """The one binding of a built-in function or constant."""
+    found = _BUILTIN_BINDINGS.get(name)
+    if found is None:
+        kind = "builtin constant" if name in CONSTANTS else "builtin"
+        found = _BUILTIN_BINDINGS[name] = Binding(name, kind, ERROR, BUILTINS.get(name))
+    return found
+
+
+def unknown_name(body: Body, node: ast.Name) -> None:
+    if node.name in body.unit.lost:
+        return  # its definition did not parse, which is reported
+    if node.name in FORMS:
+        body.error(node.span, f"`{node.name}` is used as `{node.name}(f)` or `{node.name}(f, wrt = x)`")
+        return
+    known = [*body.scope.all_names(), *body.unit.visible]
+    hint = suggest(node.name, [*known, *BUILTINS, *CONSTANTS, *FORMS]) or _FOREIGN.get(node.name, "")
+    if body.unit.incomplete and not hint:
+        return  # perhaps from the import that is missing
+    body.error(node.span, f'unknown name "{node.name}"' + (f"; {hint}" if hint else ""))
+
+
+_FOREIGN = {
+    "ln": 'the natural logarithm is "log"',
+    "np": 'built-in functions have no prefix: "exp(x)", not "np.exp(x)"',
+    "math": 'built-in functions have no prefix: "exp(x)"',
+    "range": 'a range is written "0..n"',
+    "power": 'write "x**y" or "pow(x, y)"',
+    "fabs": 'the absolute value is "abs"',
+    "arctan": 'write "atan"',
+    "arcsin": 'write "asin"',
+    "arccos": 'write "acos"',
+    "arctan2": 'write "atan2"',
+    "gamma": 'the logarithm of the gamma function is "lgamma"',
+    "matmul": 'the matrix product is "a @ b"',
+    "transpose": 'the transpose is "a.T"',
+    "e": 'write "exp(1.0)"',
+    "int": 'the conversion is "i64(x)"',
+    "float": 'the conversion is "f64(x)"',
+}
+
+
+# Operators ------------------------------------------------------------------------------------------------
+
+
+@expression_rule(ast.Unary)
+def unary(body: Body, node: ast.Unary) -> Type:
+    type_ = body.expression(node.operand)
+    if fits_nothing(type_):
+        return ERROR
+    if node.op == "not":
+        if is_numeric_shape(type_) and is_bool(element_of(type_)):
+            return type_
+        body.error(node.span, f"`not` wants bool, found {describe(type_)}", _bool_hint(body, node.operand, type_))
+        return ERROR
+    if not is_numeric_shape(type_) or is_bool(element_of(type_)):
+        body.error(node.span, f"`-` wants a number or an array of numbers, found {describe(type_)}")
+        return ERROR
+    return type_
+
+
+def _bool_hint(body: Body, node: ast.Expr, type_: Type) -> Notes:
+    if is_numeric_shape(type_) and is_integer(element_of(type_)):
+        return [f"write `{body.text(node)} != 0`"]
+    return []
+
+
+@expression_rule(ast.Binary)
+def binary(body: Body, node: ast.Binary) -> Type:
+    left, right = body.expression(node.left), body.expression(node.right)
+    if fits_nothing(left, right):
+        return BOOL if node.op in _COMPARISONS and not sizes_of(left) and not sizes_of(right) else ERROR
+    for operand, type_ in ((node.left, left), (node.right, right)):
+        if not is_numeric_shape(type_):
+            what = "a function" if is_function(type_) else describe(type_)
+            body.error(operand.span, f"`{node.op}` wants numbers or arrays, found {what}")
+            return ERROR
+    if node.op == "@":
+        return matrix_product(body, node, left, right)
+    return elementwise(body, node, left, right)
+
+
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+
+
+def elementwise(body: Body, node: ast.Binary, left: Type, right: Type) -> Type:
+    element = _result_element(body, node, left, right)
+    sizes = broadcast(sizes_of(left), sizes_of(right))
+    if isinstance(sizes, BroadcastProblem):
+        shapes_differ(body, node, f"`{node.op}`", left, right, sizes)
+        return ERROR
+    return ERROR if element is ERROR else shaped(element, sizes)
+
+
+def _result_element(body: Body, node: ast.Binary, left: Type, right: Type) -> Type:
+    a, b = element_of(left), element_of(right)
+    if node.op in ("and", "or"):
+        if is_bool(a) and is_bool(b):
+            return BOOL
+        operand, type_ = (node.right, right) if is_bool(a) else (node.left, left)
+        hint = _bool_hint(body, operand, type_)
+        body.error(operand.span, f"`{node.op}` wants bool on both sides, found {describe(type_)}", hint)
+        return ERROR
+    if node.op != "**":
+        adopt_literals(node, a, b)
+    joined = join_elements(a, b)
+    if node.op in _COMPARISONS:
+        if joined is None:
+            mixing_error(body, node, f"`{node.op}`", [(node.left, left), (node.right, right)])
+        elif joined is BOOL and node.op not in ("==", "!="):
+            body.error(node.span, f"`{node.op}` compares numbers; bools are compared by `==` and `!=`")
+        return BOOL
+    if joined is None or joined is BOOL:
+        mixing_error(body, node, f"`{node.op}`", [(node.left, left), (node.right, right)])
+        return ERROR
+    return Variable(floating=True) if node.op == "/" and is_integer(joined) else joined
+
+
+def adopt_literals(node: ast.Binary, left: Type, right: Type) -> None:
+    """An integer literal beside a float is a float."""
+    if is_float(right) and is_integer(left) and is_literal(node.left):
+        unify_scalars(left, right)
+    elif is_float(left) and is_integer(right) and is_literal(node.right):
+        unify_scalars(right, left)
+
+
+def mixing_error(body: Body, node: ast.Node, what: str, operands: list[tuple[ast.Expr | None, Type]]) -> None:
+    """Scalar types that do not mix: two float types, or a bool with a number."""
+    kinds = [resolve(element_of(type_)) for _, type_ in operands]
+    for (operand, type_), kind in zip(operands, kinds):
+        if is_bool(kind):
+            hint: Notes = [f"write `i64({body.text(operand)})`"] if operand is not None else []
+            body.error(node.span, f"{what} wants numbers, found {describe(type_)}", hint)
+            return
+    names = {repr(kind) for kind in kinds if is_float(kind)}
+    first = min(names, key=["f32", "f64", "real"].index)
+    target = "real" if "real" in names else "f64"
+    hints: Notes = []
+    for (operand, _), kind in zip(operands, kinds):
+        if repr(kind) != target and is_float(kind) and operand is not None:
+            hints.append(f"write `{target}({body.text(operand)})`")
+            break
+    other = next(name for name in sorted(names, key=["f64", "f32", "real"].index) if name != first)
+    body.error(node.span, f"{what} mixes {first} with {other}; convert one of them", hints)
+
+
+def shapes_differ(
+    body: Body, node: ast.Node, what: str, left: Type, right: Type, problem: BroadcastProblem
+) -> None:
+    """Two shapes that broadcasting cannot bring together."""
+    a, b = sizes_of(left)[problem.left], sizes_of(right)[problem.right]
+    where = f"dimension {problem.left}"
+    if problem.left != problem.right:
+        where += f" of the left and {problem.right} of the right"
+    notes: Notes = [f"left  {resolve(left)!r}", f"right {resolve(right)!r}", f"{where} differs: {a!r} and {b!r}"]
+    text = f"the shapes of {what} do not fit: {resolve(left)!r} and {resolve(right)!r}"
+    body.error(node.span, text, notes)
+
+
+def matrix_product(body: Body, node: ast.Binary, left: Type, right: Type) -> Type:
+    a, b = sizes_of(left), sizes_of(right)
+    if len(a) not in (1, 2) or len(b) not in (1, 2):
+        hint: Notes = ["numbers are multiplied by `*`"] if not a or not b else []
+        text = f"`@` wants matrices or vectors, found {describe(left)} and {describe(right)}"
+        body.error(node.span, text, hint)
+        return ERROR
+    element = join_elements(element_of(left), element_of(right))
+    if element is None or element is BOOL:
+        mixing_error(body, node, "`@`", [(node.left, left), (node.right, right)])
+        return ERROR
+    if compare(a[-1], b[0]) is False:
+        notes: Notes = [f"left  {resolve(left)!r}", f"right {resolve(right)!r}"]
+        notes.append(f"the last dimension of the left is {a[-1]!r}, the first of the right {b[0]!r}")
+        body.error(node.span, f"the shapes of `@` do not fit: {resolve(left)!r} and {resolve(right)!r}", notes)
+        return ERROR
+    return shaped(element, a[:-1] + b[1:])
+
+
+def condition(body: Body, node: ast.Expr, what: str) -> None:
+    """Check the condition of an `if`, `while`, `assert` or filter."""
+    type_ = body.expression(node)
+    if fits_nothing(type_) or resolve(type_) is BOOL:
+        return
+    hint = _bool_hint(body, node, type_)
+    if isinstance(resolve(type_), Array) and is_bool(element_of(type_)):
+        hint = [f"write `any({body.text(node)})` or `all({body.text(node)})`"]
+    elif is_float(type_):
+        hint = [f"write a comparison, such as `{body.text(node)} > 0.0`"]
+    elif is_integer(type_):
+        hint = [f"write `{body.text(node)} != 0`"]
+    found = "a function" if is_function(type_) else describe(type_)
+    body.error(node.span, f"{what} must be bool, found {found}", hint)
+
+
+# Tuples, attributes ---------------------------------------------------------------------------------------
+
+
+@expression_rule(ast.Tuple)
+def tuple_(body: Body, node: ast.Tuple) -> Type:
+    types = [body.expression(element) for element in node.elements]
+    for position, type_ in enumerate(types):
+        if is_function(type_):
+            body.error(node.elements[position].span, "a function cannot be an element of a tuple; bind it by `let`")
+            types[position] = ERROR
+    return Tuple(tuple(types))
+
+
+@expression_rule(ast.TupleItem)
+def tuple_item(body: Body, node: ast.TupleItem) -> Type:
+    type_ = body.expression(node.tuple)
+    if fits_nothing(type_):
+        return ERROR
+    if not isinstance(type_, Tuple):
+        hint: Notes = ["elements of an array are written `a[0]`"] if isinstance(type_, Array) else []
+        body.error(node.span, f"`.{node.position}` takes an element of a tuple; this is {describe(type_)}", hint)
+        return ERROR
+    if not 0 <= node.position < len(type_.elements):
+        last = len(type_.elements) - 1
+        body.error(node.span, f"{describe(type_)} has elements 0 to {last}, not {node.position}")
+        return ERROR
+    return type_.elements[node.position]
+
+
+@expression_rule(ast.Attribute)
+def attribute(body: Body, node: ast.Attribute) -> Type:
+    type_ = body.expression(node.value)
+    if node.name != "T":
+        text = body.text(node.value)
+        hints = {
+            "shape": f"write `shape({text}, 0)` for one dimension",
+            "size": f"write `len({text})` or `shape({text}, 0)`",
+            "sum": f"write `sum({text})`",
+            "t": f"the transpose is `{text}.T`",
+        }
+        hint = hints.get(node.name)
+        if hint is None and node.name in BUILTINS:
+            hint = f"write `{node.name}({text})`"
+        body.error(node.span, f"no value has an attribute `{node.name}`; there is only `.T`", [hint] if hint else [])
+        return ERROR
+    if fits_nothing(type_):
+        return ERROR
+    if not isinstance(type_, Array):
+        body.error(node.span, f"`.T` wants an array, found {describe(type_)}")
+        return ERROR
+    return Array(type_.element, tuple(reversed(type_.sizes)))
+
+
+# Indexing -------------------------------------------------------------------------------------------------
+
+
+@expression_rule(ast.Index)
+def index(body: Body, node: ast.Index) -> Type:
+    array = body.expression(node.array)
+    fine = [_item(body, node, item) for item in node.items]
+    if fits_nothing(array):
+        return ERROR
+    if not isinstance(array, Array):
+        hint: Notes = ["elements of a tuple are written `t.0`"] if isinstance(array, Tuple) else []
+        found = "a function" if is_function(array) else describe(array)
+        body.error(node.span, f"only arrays have elements; `{body.text(node.array)}` is {found}", hint)
+        return ERROR
+    if len(node.items) > array.rank:
+        plural = "dimension" if array.rank == 1 else "dimensions"
+        body.error(node.span, f"{len(node.items)} indices for {array!r}, which has {array.rank} {plural}")
+        return ERROR
+    if not all(fine):
+        return ERROR
+    sizes: list[Size] = []
+    for item, size in zip(node.items, array.sizes):
+        if isinstance(item, ast.Slice):
+            sizes.append(_slice_size(item, size))
+    return shaped(array.element, (*sizes, *array.sizes[len(node.items) :]))
+
+
+def _item(body: Body, node: ast.Index, item: ast.Expr | ast.Slice) -> bool:
+    if isinstance(item, ast.Slice):
+        bounds = [bound for bound in (item.low, item.high) if bound is not None]
+        return all([integer_value(body, bound, "a bound of a slice") for bound in bounds])
+    type_ = body.expression(item)
+    if isinstance(type_, Array):
+        _array_index(body, node, item, type_)
+        return False
+    return _is_integer(body, item, type_, "an index")
+
+
+def integer_value(body: Body, node: ast.Expr, what: str) -> bool:
+    """Check an expression that must be an i64."""
+    return _is_integer(body, node, body.expression(node), what)
+
+
+def _is_integer(body: Body, node: ast.Expr, type_: Type, what: str) -> bool:
+    if is_function(type_) or isinstance(type_, Tuple):
+        body.error(node.span, f"{what} must be i64, found {'a function' if is_function(type_) else describe(type_)}")
+        return False
+    return body.require(node, type_, I64, what)
+
+
+def _array_index(body: Body, node: ast.Index, item: ast.Expr, type_: Array) -> None:
+    """Arrays are not indices: show the comprehension that gathers."""
+    array, chosen = body.text(node.array), body.text(item)
+    if is_bool(element_of(type_)):
+        hint = f"for one value write `sum({array}[i] for i in 0..len({array}) if {chosen}[i])`; or use `where`"
+        body.error(item.span, f"an index must be i64, found {type_!r}: a mask does not select", [hint])
+        return
+    names = [name for name in ("k", "i", "j", "kk") if name not in (array, chosen)]
+    before = ", ".join(body.text(other) if other is not item else f"{chosen}[{names[0]}]" for other in node.items)
+    hint = f"write `[{array}[{before}] for {names[0]} in 0..len({chosen})]`"
+    body.error(item.span, f"an index must be i64, found {type_!r}", [hint])
+
+
+def _slice_size(item: ast.Slice, size: Size) -> Size:
+    low, high = number(0), size
+    if item.low is not None:
+        low = bound_value(item.low, size)
+    if item.high is not None:
+        high = bound_value(item.high, size)
+    return high - low
+
+
+def bound_value(node: ast.Expr, size: Size) -> Size:
+    """A bound of a slice; a literal negative one counts from the end."""
+    literal = literal_integer(node)
+    if literal is not None and literal < 0:
+        return size + number(literal)
+    return value_of(node)
+
+
+# Branches and blocks --------------------------------------------------------------------------------------
+
+
+@expression_rule(ast.Block)
+def block(body: Body, node: ast.Block) -> Type:
+    with body.inside():
+        for statement in node.statements:
+            body.statement(statement)
+        if node.value is not None:
+            return body.expression(node.value)
+    if leaves(node):
+        return NEVER
+    body.error(node.span, "this block must have a value: its last line has to be an expression", missing_value(node))
+    return ERROR
+
+
+def missing_value(node: ast.Block) -> Notes:
+    """Where the value got lost, if the last statement tells."""
+    last = node.statements[-1] if node.statements else None
+    if isinstance(last, ast.Assign) and isinstance(last.target, ast.Name):
+        return [Note(f"an assignment has no value; end with `{last.target.name}`", last.span)]
+    if isinstance(last, ast.Let):
+        return [Note("a declaration has no value", last.span)]
+    if isinstance(last, (ast.For, ast.While)):
+        return [Note("a loop has no value", last.span)]
+    if isinstance(last, ast.ExprStmt) and isinstance(last.value, ast.If):
+        return [Note("this `if` has no value: each branch, `else` too, has to end with one", last.span)]
+    return []
+
+
+@expression_rule(ast.If)
+def if_(body: Body, node: ast.If) -> Type:
+    condition(body, node.condition, "the condition of `if`")
+    then = body.expression(node.then)
+    if node.otherwise is None:
+        body.error(node.span, "an `if` without `else` has no value")
+        return ERROR
+    other = body.expression(node.otherwise)
+    if fits_nothing(then, other):
+        return ERROR
+    if is_function(then) or is_function(other):
+        hint: Notes = ["functions are compile-time values; call one in each branch instead"]
+        body.error(node.span, "a function cannot be chosen by a run-time condition", hint)
+        return ERROR
+    joined = join_types(then, other)
+    if joined is None:
+        notes: Notes = [f"the first gives {describe(then)}", f"the other gives {describe(other)}"]
+        body.error(node.span, f"the branches differ: {describe(then)} and {describe(other)}", notes)
+        return ERROR
+    return joined
+
+
+# Arrays ---------------------------------------------------------------------------------------------------
+
+
+@expression_rule(ast.ArrayLiteral)
+def array_literal(body: Body, node: ast.ArrayLiteral) -> Type:
+    types = [body.expression(element) for element in node.elements]
+    if not types:
+        body.error(node.span, "an empty array literal has no type", ["write `zeros(0)`"])
+        return ERROR
+    if fits_nothing(*types):
+        return ERROR
+    element: Type = element_of(types[0])
+    sizes = sizes_of(types[0])
+    for item, type_ in zip(node.elements, types):
+        if not is_numeric_shape(type_):
+            found = "a function" if is_function(type_) else describe(type_)
+            body.error(item.span, f"the elements of an array are numbers, bools or arrays, not {found}")
+            return ERROR
+        joined = join_elements(element, element_of(type_))
+        merged = _same_sizes(sizes, sizes_of(type_))
+        if joined is None or merged is None:
+            _inconsistent(body, item, types[0], type_)
+            return ERROR
+        element, sizes = joined, merged
+    for item, type_ in zip(node.elements, types):
+        if is_float(element) and is_integer(element_of(type_)) and is_literal(item):
+            unify_scalars(element_of(type_), element)
+    return Array(element, (number(len(types)), *sizes))
+
+
+def _same_sizes(left: tuple[Size, ...], right: tuple[Size, ...]) -> tuple[Size, ...] | None:
+    if len(left) != len(right) or any(compare(a, b) is False for a, b in zip(left, right)):
+        return None
+    return tuple(a if a.known else b for a, b in zip(left, right))
+
+
+def _inconsistent(body: Body, item: ast.Expr, first: Type, type_: Type) -> None:
+    message = f"the elements of an array must agree: the first is {describe(first)}, this one {describe(type_)}"
+    body.error(item.span, message)
