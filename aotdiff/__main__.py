@@ -1,0 +1,7 @@
+"""`python -m aotdiff`"""
+
+import sys
+
+from aotdiff.cli import main
+
+sys.exit(main())

@@ -1,0 +1,7 @@
+"""`python -m aotdiff.cli`"""
+
+import sys
+
+from aotdiff.cli import main
+
+sys.exit(main())

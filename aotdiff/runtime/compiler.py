@@ -1,0 +1,226 @@
+"""From source to native code: the stages in order, and what is kept on disk.
+
+`Source` is a program as text; `Compiler` holds its checked and lowered form (made only when needed) and gives
+object code for a function or any derivative of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from aotdiff.runtime import cache
+from aotdiff.runtime.interface import Interface, from_json
+
+if TYPE_CHECKING:
+    from aotdiff.frontend.program import Program
+    from aotdiff.ir.graph import Module as Graph
+
+Places = list[tuple[str, tuple[int, ...]]]  # derivative forms, innermost first, with positions of parameter leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a module is compiled; part of what identifies its code."""
+
+    target: str = "cpu"
+    opt: int = 3
+    fast_math: bool = False
+    real: str = "f64"
+    threads: int | None = None
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target not in ("cpu", "cuda"):
+            raise ValueError(f'target is "cpu" or "cuda", not {self.target!r}')
+        if self.opt not in (0, 1, 2, 3):
+            raise ValueError(f"opt is 0, 1, 2 or 3, not {self.opt!r}")
+        if self.real not in ("f64", "f32"):
+            raise ValueError(f'real is "f64" or "f32", not {self.real!r}')
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A program's text: `path` is how messages name it, `base` where its imports are looked for.
+
+    `on_disk` says that `path` is a file.
+    """
+
+    path: str
+    text: str
+    base: str
+    on_disk: bool = False
+
+    def load(self) -> Program:
+        """Parse, with everything it imports, and check; raises a `CompileError` with all that is wrong."""
+        from aotdiff.frontend.check import check
+        from aotdiff.frontend.program import load, load_source
+
+        program = load(self.path) if self.on_disk else load_source(self.text, self.base, self.path)
+        check(program)
+        program.diagnostics.raise_if_errors()
+        return program
+
+
+def read_source(path: str | os.PathLike[str]) -> Source:
+    """A file as a source; OSError where it cannot be read."""
+    shown = os.fspath(path)
+    with open(shown, "rb") as file:
+        data = file.read()
+    return Source(shown, data.decode("utf-8-sig", "surrogateescape"), os.path.dirname(shown), on_disk=True)
+
+
+class Compiler:
+    """The stages of one program with one set of options. Safe to use from several threads."""
+
+    def __init__(self, source: Source, options: Options) -> None:
+        self.source = source
+        self.options = options
+        self._lock = threading.RLock()
+        self._program: Program | None = None
+        self._graphs: dict[str, Graph] = {}
+        self._identity: str | None = None  # key of the program's text, imports included
+
+    # What it exports -----------------------------------------------------------------------------------------
+
+    def interfaces(self) -> list[Interface]:
+        """Exported functions in order; from the cache where the same text was compiled before."""
+        with self._lock:
+            known = self._index()
+            if known is not None:
+                return known
+            program = self.program()
+            from aotdiff.runtime.exports import exported
+
+            interfaces = exported(program)
+            self.graph("f64")
+            imports = {path: text for path, text in program.sources.items() if path != self.source.path}
+            self._identity = self._identify(imports)
+            index = {
+                "imports": {path: cache.key(text) for path, text in imports.items()},
+                "functions": [interface.to_json() for interface in interfaces],
+            }
+            cache.put(self._index_key(), json.dumps(index).encode())
+            return interfaces
+
+    def _index(self) -> list[Interface] | None:
+        """Interfaces from the cache, if every imported file still has the text it had."""
+        data = cache.get(self._index_key())
+        if data is None:
+            return None
+        try:
+            index = json.loads(data)
+            texts: dict[str, str] = {}
+            for path, digest in index["imports"].items():
+                with open(path, encoding="utf-8-sig", newline="") as file:
+                    texts[path] = file.read()
+                if cache.key(texts[path]) != digest:
+                    return None
+            interfaces = [from_json(item) for item in index["functions"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        self._identity = self._identify(texts)
+        return interfaces
+
+    def _index_key(self) -> str:
+        source = self.source
+        return cache.key("index", cache.compiler_version(), source.path, os.path.abspath(source.base), source.text)
+
+    def _identify(self, imports: dict[str, str]) -> str:
+        parts = [part for path in sorted(imports) for part in (path, imports[path])]
+        return cache.key(cache.compiler_version(), self.source.path, self.source.text, *parts)
+
+    # Stages --------------------------------------------------------------------------------------------------
+
+    def program(self) -> Program:
+        """The checked program."""
+        with self._lock:
+            if self._program is None:
+                self._program = self.source.load()
+            return self._program
+
+    def graph(self, real: str) -> Graph:
+        """The lowered program with `real` decided; not to be changed."""
+        from aotdiff.frontend.lower import lower
+
+        with self._lock:
+            if real not in self._graphs:
+                self._graphs[real] = lower(self.program(), real=real)
+            return self._graphs[real]
+
+    def derivative(self, root: str, places: Places, real: str) -> tuple[Graph, str]:
+        """A graph of its own for one function: `vjp` and `jvp` operations still in it; and the function's name."""
+        from aotdiff.ad.forms import make_form
+
+        graph = subset(self.graph(real), [root])
+        name = root
+        for form, wrt in places:
+            made = make_form(graph, name, form, wrt)
+            if made.name not in graph.funcs:
+                graph.add(made)
+            name = made.name
+        for func in graph.funcs.values():
+            func.attrs["export"] = func.name == name
+        return graph, name
+
+    def expanded(self, root: str, places: Places, real: str) -> tuple[Graph, str]:
+        """The same with every derivative worked out."""
+        from aotdiff.ad.expand import expand_derivatives
+
+        graph, name = self.derivative(root, places, real)
+        expand_derivatives(graph)
+        return subset(graph, [name]), name
+
+    def optimized(self, root: str, places: Places, real: str) -> tuple[Graph, str]:
+        """The graph that code is made from."""
+        from aotdiff.passes.pipeline import optimize
+
+        graph, name = self.expanded(root, places, real)
+        optimize(graph, self.options.opt)
+        return subset(graph, [name]), name
+
+    def object_code(self, root: str, places: Places, real: str) -> tuple[bytes, str]:
+        """Object code of one entry and its symbol, from the cache if it is there."""
+        with self._lock:
+            name = self._object_key(root, places, real)
+            found = cache.get(name)
+            if found is not None:
+                symbol, _, code = found.partition(b"\0")
+                return code, symbol.decode()
+            graph, symbol = self.optimized(root, places, real)
+            code = self._emit(graph, symbol)
+            cache.put(name, symbol.encode() + b"\0" + code)
+            return code, symbol
+
+    def _emit(self, graph: Graph, symbol: str) -> bytes:
+        raise NotImplementedError
+
+    def _object_key(self, root: str, places: Places, real: str) -> str:
+        if self._identity is None:
+            self.interfaces()
+        assert self._identity is not None
+        return cache.key("object", self._identity, self.options.text(), cache.machine(), root, repr(places), real)
+
+
+def subset(graph: Graph, roots: list[str]) -> Graph:
+    """A copy of the functions that the roots reach."""
+    from aotdiff.ir.graph import Module as Graph
+    from aotdiff.ir.rewrite import copy_func
+
+    kept: dict[str, Any] = {}
+    pending = list(roots)
+    while pending:
+        name = pending.pop()
+        if name in kept:
+            continue
+        func = kept[name] = graph.funcs[name]
+        pending += [op.attrs["callee"] for op in func.body.walk() if "callee" in op.attrs]
+        pending += [func.attrs[rule] for rule in ("vjp", "jvp") if rule in func.attrs]
+    copied = {name: copy_func(func) for name, func in graph.funcs.items() if name in kept}
+    return Graph(copied, dict(graph.records))

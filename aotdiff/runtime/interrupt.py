@@ -1,0 +1,79 @@
+"""Ctrl-C during a native call.
+
+Python's own handler only notes a signal until bytecode runs again, which an endless native loop prevents. So a
+small native handler stands before it while a call of the main thread runs: it sets a flag that native loops poll,
+then calls Python's. When the call has stopped, Python raises `KeyboardInterrupt` as it would anywhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from typing import Any
+
+_flag = ctypes.c_int32(0)
+_previous = ctypes.c_void_p(None)  # Python's handler
+_handler: Any = None
+_action: Any = None
+
+_IR = """
+define void @aotdiff_on_interrupt(i32 %signal) {{
+  store atomic i32 1, ptr inttoptr (i64 {flag} to ptr) monotonic, align 4
+  %previous = load ptr, ptr inttoptr (i64 {previous} to ptr)
+  %known = icmp ne ptr %previous, null
+  br i1 %known, label %pass, label %done
+pass:
+  call void %previous(i32 %signal)
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+class _Action(ctypes.Structure):
+    """`struct sigaction` of glibc and musl on 64-bit Linux; the size leaves room for others."""
+
+    _fields_ = [("handler", ctypes.c_void_p), ("rest", ctypes.c_char * 256)]
+
+
+def flag_address() -> int:
+    """Where native code looks."""
+    return ctypes.addressof(_flag)
+
+
+def arm(polled: int | None) -> None:
+    """Before a call: clear the flag and make sure the handler is in place (main thread only)."""
+    if polled is None:
+        return
+    _flag.value = 0
+    if threading.current_thread() is threading.main_thread():
+        _install()
+
+
+def settle() -> None:
+    """After a call that was interrupted: let Python's handler run; it normally raises."""
+    _flag.value = 0
+    for _ in range(1000):
+        pass
+
+
+def _install() -> None:
+    """Put our handler before Python's, unless the program wants no handler or a native one of its own."""
+    global _handler, _action
+    if _handler is None:
+        from aotdiff.codegen.jit import compile_text
+
+        _action = ctypes.CDLL(None).sigaction
+        text = _IR.format(flag=ctypes.addressof(_flag), previous=ctypes.addressof(_previous))
+        _handler = compile_text(text)
+    ours = _handler.address("aotdiff_on_interrupt")
+    found = _Action()
+    if _action(int(signal.SIGINT), None, ctypes.byref(found)) or found.handler == ours:
+        return
+    if found.handler in (None, 0, 1) or not callable(signal.getsignal(signal.SIGINT)):
+        return
+    _previous.value = found.handler
+    found.handler = ours
+    _action(int(signal.SIGINT), ctypes.byref(found), None)

@@ -1,0 +1,125 @@
+"""`Module`: the exported functions of one program, as attributes."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from aotdiff.runtime.binding import Binder
+from aotdiff.runtime.compiler import Compiler, Options, Source, read_source
+from aotdiff.runtime.function import Chain, Function, chain_places
+from aotdiff.runtime.interface import Interface
+from aotdiff.runtime.native import Native
+
+
+class Module:
+    """Exported functions as attributes and items: `m.f`, `m["f"]`, `list(m)`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._lock = threading.Lock()
+        self._functions: dict[tuple[str, Chain], Function] = {}
+        self._exports = {found.name: Function(self, found.name, found) for found in compiler.interfaces()}
+        for name, function in self._exports.items():
+            self._functions[name, ()] = function
+            self.__dict__[name] = function
+            if keyword.iskeyword(name):
+                self.__dict__[name + "_"] = function
+
+    def __repr__(self) -> str:
+        return f"<aotdiff.Module {self._compiler.source.path}: {', '.join(self._exports)}>"
+
+    def __getitem__(self, name: str) -> Function:
+        return self._exports[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._exports)
+
+    def __len__(self) -> int:
+        return len(self._exports)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._exports
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from aotdiff.frontend.diagnostics import suggest
+
+        path, hint = self._compiler.source.path, suggest(name, self._exports)
+        raise AttributeError(f"{path} exports no {name!r}" + (f": {hint}" if hint else ""))
+
+    def __dir__(self) -> list[str]:
+        return list(self._exports)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Module) and self._state() == other._state()
+
+    def __hash__(self) -> int:
+        return hash(self._compiler.source.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, self._state()
+
+    @property
+    def _default_real(self) -> str:
+        return self._compiler.options.real
+
+    def _state(self) -> tuple[Source, Options]:
+        return self._compiler.source, self._compiler.options
+
+    def _native(self, root: str, chain: Chain, interface: Interface, real: str) -> tuple[Binder, Native]:
+        """Native code of a function of this module or of one of its derivatives."""
+        compiler = self._compiler
+        instance = interface.instance(real)
+        with self._lock:
+            code, symbol = compiler.object_code(root, chain_places(self._exports[root].interface, chain), real)
+            return Binder(instance), Native(code, symbol, instance)
+
+
+def compile(
+    path: str | os.PathLike[str],
+    *,
+    target: str = "cpu",
+    opt: int = 3,
+    fast_math: bool = False,
+    real: str = "f64",
+    threads: int | None = None,
+    deterministic: bool = False,
+) -> Module:
+    """Compile a `.grad` file in memory; raises `CompileError` with everything that is wrong with it.
+
+    `opt` is 0 to 3; `real` is what the type `real` is where no argument decides.
+    """
+    return Module(Compiler(read_source(path), Options(target, opt, fast_math, real, threads, deterministic)))
+
+
+def compile_source(
+    text: str,
+    base: str | os.PathLike[str] = "",
+    *,
+    name: str = "source.grad",
+    target: str = "cpu",
+    opt: int = 3,
+    fast_math: bool = False,
+    real: str = "f64",
+    threads: int | None = None,
+    deterministic: bool = False,
+) -> Module:
+    """Compile a program given as text; imports are relative to the folder `base`, `name` is its name in messages."""
+    source = Source(name, text, os.fspath(base))
+    return Module(Compiler(source, Options(target, opt, fast_math, real, threads, deterministic)))
+
+
+_modules: dict[tuple[Source, Options], Module] = {}
+
+
+def _rebuild(source: Source, options: Options) -> Module:
+    """The module of a pickle; one per process for the same source and options."""
+    made = _modules.get((source, options))
+    if made is None:
+        made = _modules[source, options] = Module(Compiler(source, options))
+    return made
