@@ -1,0 +1,118 @@
+"""Prices for keeping a value and for computing it again, in rough units of one addition.
+
+Keeping costs memory traffic. A value kept from an outermost `par` is one more array of the program; one kept from a
+sequential loop is what makes the loop reversible; one kept from a branch costs what the loop around it pays.
+"""
+
+from __future__ import annotations
+
+from aotdiff.ad.freshness import Freshness
+from aotdiff.ad.mincut import INFINITE
+from aotdiff.ad.sizes import Sizes
+from aotdiff.ad.structure import Structure
+from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.ops import SCALAR_OPS
+from aotdiff.ir.rewrite import free_values
+from aotdiff.ir.types import Array
+
+# Wide enough that no sum of ordinary prices reaches it: for what spoils the cost of a whole loop.
+SPOILS_LOOP = 1e7
+# A read of an array that would have to be kept for it.
+KEEPS_ARRAY = 1e5
+
+_FREE = frozenset(["const", "undef", "shaped", "dim", "record_unpack", "record_make"])
+_CHEAP = frozenset(
+    "add sub mul neg minimum maximum clamp abs sign floor ceil round relu eq ne lt le gt ge and or not select cast "
+    "read update reshape stop_gradient".split()
+)
+_MIDDLE = {"div": 3, "ratio": 3, "sqrt": 3, "floordiv": 4, "mod": 4, "ipow": 4}
+
+_SCALAR = {"par": 60.0, "for": 4.0, "while": 4.0}
+_BRANCH_SCALAR = {"par": 8.0, "for": 4.5, "while": 4.5, "": 0.5}
+_BRANCH_ARRAY = {"par": 2000.0, "for": 32.0, "while": 32.0, "": 1.0}
+
+
+class Costs:
+    """Prices for the values of one function."""
+
+    __slots__ = ("structure", "sizes", "freshness")
+
+    def __init__(self, structure: Structure, sizes: Sizes, recursive: bool):
+        self.structure = structure
+        self.sizes = sizes
+        self.freshness = Freshness(structure, recursive)
+
+    def keep(self, value: Value, op: Op) -> float:
+        """Of keeping a value of a region of `op` beyond it."""
+        if not isinstance(value.type, Array):
+            return _BRANCH_SCALAR[self._around(op)] if op.name == "if" else _SCALAR[op.name]
+        if not self.freshness.fresh(value):
+            return SPOILS_LOOP
+        if op.name == "if":
+            return _BRANCH_ARRAY[self._around(op)]
+        regular = self.regular(value, op)
+        if op.name != "par":
+            return 30.0 if regular else 40.0
+        if not regular:
+            return INFINITE
+        return 100.0 if any(o.name == "par" for o in self._enclosing(op)) else 1000.0
+
+    def regular(self, array: Value, op: Op) -> bool:
+        """Whether the sizes of an array inside `op` are known before `op`."""
+        return not any(self.structure.inside(s, op) for s in self.sizes.of(array))
+
+    def again(self, op: Op, home: Region) -> float:
+        """Of computing an operation of `home` again in the reverse of `home`."""
+        if op.name in _FREE:
+            return 0.0
+        if op.name == "read":
+            return 1.0 if self._outlives(op.operands[0], home) else KEEPS_ARRAY
+        if not op.regions:
+            return 300.0 if op.name == "call" else price(op)
+        spoiled = sum(not self._outlives(v, home) for v in free_values_of(op) if isinstance(v.type, Array))
+        return price(op) + KEEPS_ARRAY * spoiled
+
+    def _outlives(self, array: Value, home: Region) -> bool:
+        """Whether an array from around `home` may be read in the reverse sweep; those of `home` are priced themselves."""
+        return self.structure.home(array) is home or self.freshness.fresh(array)
+
+    def _enclosing(self, op: Op) -> list[Op]:
+        return self.structure.enclosing(self.structure.region_of[op])
+
+    def _around(self, op: Op) -> str:
+        """The loop around a branch."""
+        return next((o.name for o in self._enclosing(op) if o.name in ("par", "for", "while")), "")
+
+
+def free_values_of(op: Op) -> list[Value]:
+    """Operands and everything the regions use from around."""
+    found = dict.fromkeys(op.operands)
+    inside: set[Value] = set()
+    for region in op.regions:
+        for v in free_values(region):
+            if v not in inside:
+                found[v] = None
+    return list(found)
+
+
+def price(op: Op) -> float:
+    """Of running an operation once; a loop counts as a few iterations."""
+    if op.name in _FREE:
+        return 0.0
+    if op.name in _CHEAP:
+        return 1.0
+    if op.name in _MIDDLE:
+        return _MIDDLE[op.name]
+    if op.name in SCALAR_OPS:
+        return 10.0
+    if op.name == "call":
+        return 300.0
+    if not op.regions:
+        return 1.0 if op.name in ("yield", "accum", "check") else 200.0
+    body = sum(price(each) for region in op.regions for each in region.ops)
+    if op.name in ("if", "withacc"):
+        return body
+    nested = any(each.regions for region in op.regions for each in region.ops)
+    if op.name == "par" and not nested and all(kind == "map" for kind in op.attrs["kinds"]):
+        return 10.0 + 2.0 * body
+    return 200.0 + body

@@ -1,0 +1,36 @@
+"""Replaces `vjp` and `jvp` operations by calls of generated functions, innermost first."""
+
+from __future__ import annotations
+
+from aotdiff.ad.reverse import vjp_func
+from aotdiff.ir.graph import Func, Module, Op
+
+
+def expand_derivatives(module: Module) -> None:
+    """Afterwards the module has no `vjp` and no `jvp` operation. A callee is expanded before it is differentiated."""
+    done: set[str] = set()
+    for name in list(module.funcs):
+        _expand(module, module.funcs[name], done)
+
+
+def _expand(module: Module, func: Func, done: set[str]) -> None:
+    if func.name in done:
+        return
+    done.add(func.name)
+    for op in list(func.body.walk()):
+        if op.name == "call":
+            _expand(module, module.funcs[op.attrs["callee"]], done)
+        elif op.name in ("vjp", "jvp"):
+            _expand(module, module.funcs[op.attrs["callee"]], done)
+            _replace(module, op)
+
+
+def _replace(module: Module, op: Op) -> None:
+    callee, wrt, value = module.funcs[op.attrs["callee"]], tuple(op.attrs["wrt"]), bool(op.attrs["value"])
+    if op.name == "vjp":
+        func = vjp_func(module, callee, wrt, value)
+    else:
+        from aotdiff.ad.forward import jvp_func
+
+        func = jvp_func(module, callee, wrt, value)
+    op.name, op.attrs = "call", {"callee": func.name}
