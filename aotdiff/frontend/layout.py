@@ -195,8 +195,11 @@ class Layout:
             self.stack.append(Opened(token, len(self.chunk.tokens), self.indent))
             if len(self.stack) == MAX_NESTING:
                 self.problem(token, f"brackets nested more than {MAX_NESTING} deep; split the expression with `let`")
-        elif kind in CLOSERS and not self.close(i):
-            return
+        elif kind in CLOSERS:
+            if not self.close(i):
+                return
+            if kind == "RBRACE" and self.chunk.tokens[-1].type == "NL":
+                self.chunk.tokens.pop()  # a `;` before it
         self.chunk.tokens.append(token)
 
     def kind_after(self, i: int, distance: int = 1) -> str:
@@ -273,7 +276,8 @@ class Layout:
         self.problem(blamed.token, f"`{sign}` is never closed: `{SIGN[closer]}` is missing", notes)
         last = self.chunk.tokens[-1]
         self.chunk.doubtful.update(range(opened.token.line or 0, (last.line or 0) + 1) if closer != "RBRACE" else ())
-        low = opened.position if opened.token.type != "LBRACE" else len(self.chunk.tokens)
+        one_line = found is not None and found.line == opened.token.line
+        low = opened.position if one_line or opened.token.type != "LBRACE" else len(self.chunk.tokens)
         self.hush(low)
         closer = OPENERS[opened.token.type]
         self.chunk.tokens.append(made_token(closer, SIGN[closer], last))
