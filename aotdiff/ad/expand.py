@@ -23,6 +23,8 @@ def _expand(module: Module, func: Func, done: set[str]) -> None:
         elif op.name in ("vjp", "jvp"):
             _expand(module, module.funcs[op.attrs["callee"]], done)
             _replace(module, op)
+            # What was generated transposes users' rules by `vjp` operations of its own.
+            _expand(module, module.funcs[op.attrs["callee"]], done)
 
 
 def _replace(module: Module, op: Op) -> None:
