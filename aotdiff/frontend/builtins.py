@@ -37,20 +37,21 @@ XY = ("x", "y")
 
 def _table() -> dict[str, Builtin]:
     entries = [Builtin(name, "maths") for name in _FLOAT_MATHS.split()]
-    entries += [Builtin(name, "keeping") for name in "abs sign floor ceil round".split()]
-    entries += [Builtin(name, "predicate") for name in "isnan isinf isfinite".split()]
-    entries += [Builtin(name, "maths2", XY) for name in "atan2 hypot logaddexp xlogy".split()]
-    entries += [Builtin(name, "keeping2", XY) for name in "minimum maximum".split()]
+    entries += [Builtin(name, "keeping") for name in ["abs", "sign", "floor", "ceil", "round"]]
+    entries += [Builtin(name, "predicate") for name in ["isnan", "isinf", "isfinite"]]
+    entries += [Builtin(name, "maths2", XY) for name in ["atan2", "hypot", "logaddexp", "xlogy"]]
+    entries += [Builtin(name, "keeping2", XY) for name in ["minimum", "maximum"]]
     entries += [
         Builtin("pow", "power", XY),
         Builtin("clamp", "clamp", ("x", "lo", "hi")),
         Builtin("where", "where", ("c", "x", "y")),
     ]
-    entries += [Builtin(n, "reduction", keywords=("axis", "keepdims")) for n in "sum prod max min mean any all".split()]
+    plain = ("sum", "prod", "max", "min", "mean", "any", "all")
+    entries += [Builtin(name, "reduction", keywords=("axis", "keepdims")) for name in plain]
     entries += [Builtin(name, "arg_reduction", keywords=("axis", "keepdims")) for name in ("argmax", "argmin")]
     entries += [Builtin("logsumexp", "logsumexp", keywords=("axis", "keepdims"))]
     entries += [Builtin(name, "softmax", keywords=("axis",)) for name in ("softmax", "log_softmax")]
-    entries += [Builtin(name, "scan", keywords=("axis",)) for name in "cumsum cumprod sort flip".split()]
+    entries += [Builtin(name, "scan", keywords=("axis",)) for name in ["cumsum", "cumprod", "sort", "flip"]]
     entries += [Builtin(name, "filled", ("n",), variadic=True) for name in ("zeros", "ones")]
     entries += [
         Builtin("full", "full", ("x", "n"), variadic=True),
@@ -73,7 +74,7 @@ def _table() -> dict[str, Builtin]:
         Builtin("solve_triangular", "solve", XY, keywords=("lower",)),
         Builtin("stop_gradient", "stop_gradient"),
     ]
-    entries += [Builtin(name, "conversion") for name in "f64 f32 real i64 bool".split()]
+    entries += [Builtin(name, "conversion") for name in ["f64", "f32", "real", "i64", "bool"]]
     return {entry.name: entry for entry in entries}
 
 
@@ -90,4 +91,4 @@ FORMS: tuple[str, ...] = (
     "hessian",
     "hvp",
 )
-REDUCTIONS: frozenset[str] = frozenset("sum prod max min mean any all argmax argmin".split())
+REDUCTIONS: frozenset[str] = frozenset(["sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"])

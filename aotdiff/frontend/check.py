@@ -9,17 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
-from aotdiff.frontend import ast, check_forms  # noqa: F401  (registers its rules)
+from aotdiff.frontend import ast, check_arrays, check_forms  # noqa: F401  (these register their rules)
 from aotdiff.frontend.check_body import Body, CallableType, Message, Notes, fits_nothing
 from aotdiff.frontend.check_expr import missing_value
 from aotdiff.frontend.check_functions import Argument, apply, hide_locals, is_function
+from aotdiff.frontend.check_recursion import check_recursion
 from aotdiff.frontend.check_stmt import annotated, give
 from aotdiff.frontend.check_types import Signature, SignatureReader, TypeReader, check_definition
 from aotdiff.frontend.check_unify import describe, fit, join_types
 from aotdiff.frontend.check_values import leaves, value_of
 from aotdiff.frontend.diagnostics import Note, suggest
-from aotdiff.frontend.program import ExportedFunction, Program, Unit
+from aotdiff.frontend.program import STD_FOLDER, ExportedFunction, Program, Unit, load
 from aotdiff.frontend.scope import Binding, Region, Scope
 from aotdiff.frontend.sizes import UNKNOWN, Size, Symbol, symbol_size
 from aotdiff.frontend.types import (
@@ -54,6 +56,12 @@ def check(program: Program) -> Program:
                 program.diagnostics.error(place, "the program is nested too deeply")
     program.diagnostics.raise_if_errors()
     return program
+
+
+@cache
+def std_program(name: str) -> Program:
+    """A file of the standard library (`linalg` for `std/linalg.grad`), checked; a program of its own, kept."""
+    return check(load(STD_FOLDER / f"{name}.grad"))
 
 
 @contextmanager
@@ -99,6 +107,9 @@ class Checker:
         for name, constant in self.program.constants.items():
             self.program.constant_types[name] = self.constant_type(constant)
         self.exports()
+        if not self.program.diagnostics.has_errors:
+            functions = [function for unit in units for function in unit.file.functions]
+            check_recursion(self, functions, set(self.program.rules))
 
     # Messages ---------------------------------------------------------------------------------------------
 
@@ -369,7 +380,8 @@ class Checker:
                 return
         unknown = [size for size in all_sizes(f.result) if not size.known or size.symbols() - f.binders]
         if unknown:
-            text = f"`{entry.name}` cannot be exported: a size of its result {resolve(f.result)!r} does not follow from its parameters"
+            result = f"a size of its result {resolve(f.result)!r} does not follow from its parameters"
+            text = f"`{entry.name}` cannot be exported: {result}"
             hint: Notes = ["write a function whose result type says the size: `fn f(x: f64[n]) -> f64[n]`"]
             self.error(entry.span, text, hint)
             return

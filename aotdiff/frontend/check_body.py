@@ -14,7 +14,7 @@ from aotdiff.frontend.diagnostics import Note
 from aotdiff.frontend.program import Unit
 from aotdiff.frontend.scope import Binding, Region, Scope
 from aotdiff.frontend.sizes import UNKNOWN, Size
-from aotdiff.frontend.types import ERROR, F64, Array, Tuple, Type, all_sizes, resolve
+from aotdiff.frontend.types import ERROR, F64, Array, Function, Tuple, Type, all_sizes, resolve
 
 if TYPE_CHECKING:
     from aotdiff.frontend.check import Checker
@@ -57,7 +57,7 @@ class CallableType(Type):
 
     def __init__(self, node: ast.Expr) -> None:
         self.node = node
-        self.function: Any = None
+        self.function: Function | None = None
 
     def __repr__(self) -> str:
         return repr(self.function) if self.function is not None else "a function"
@@ -221,5 +221,3 @@ def widen(type_: Type, flags: Iterator[bool]) -> Type:
 def fits_nothing(*types: Type) -> bool:
     """Whether one of the types is an error that is already reported."""
     return any(resolve(type_) is ERROR for type_ in types)
-
-

@@ -6,7 +6,7 @@ from aotdiff.frontend import ast
 from aotdiff.frontend.builtins import FORMS, REDUCTIONS
 from aotdiff.frontend.check_body import Body, Notes, expression_rule, fits_nothing
 from aotdiff.frontend.check_builtins import BuiltinUse, Use, reduced_element, use_builtin
-from aotdiff.frontend.check_expr import condition, integer_value
+from aotdiff.frontend.check_expr import integer_value
 from aotdiff.frontend.check_functions import (
     Argument,
     BuiltinFunction,
@@ -14,11 +14,13 @@ from aotdiff.frontend.check_functions import (
     hide_locals,
     is_function,
 )
+from aotdiff.frontend.check_operators import condition
 from aotdiff.frontend.check_unify import describe
 from aotdiff.frontend.check_values import value_of
 from aotdiff.frontend.diagnostics import suggest
 from aotdiff.frontend.scope import Region
 from aotdiff.frontend.sizes import UNKNOWN, Size, Symbol, symbol_size
+from aotdiff.frontend.tree import names_in
 from aotdiff.frontend.types import (
     ERROR,
     I64,
@@ -280,30 +282,3 @@ def independent(body: Body, clause: ast.GeneratorClause, earlier: list[ast.Gener
             hint: Notes = ["an array has the same size in each row; only reductions may use earlier indices"]
             body.error(node.span, f"a range of a comprehension cannot use its index `{node.name}`", hint)
             return
-
-
-def names_in(node: object) -> list[ast.Name]:
-    """Every name in a piece of the tree."""
-    found: list[ast.Name] = []
-    pending: list[object] = [node]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, ast.Name):
-            found.append(part)
-        elif isinstance(part, ast.Node):
-            pending += [getattr(part, slot) for slot in fields_of(type(part))]
-        elif isinstance(part, list):
-            pending += part
-    return sorted(found, key=lambda name: (name.span.line, name.span.column))
-
-
-def fields_of(kind: type) -> tuple[str, ...]:
-    """The fields of a node that the parser fills and that may hold other nodes."""
-    known = _FIELDS.get(kind)
-    if known is None:
-        known = tuple(f.name for f in kind.__dataclass_fields__.values() if f.init and f.name != "span")
-        _FIELDS[kind] = known
-    return known
-
-
-_FIELDS: dict[type, tuple[str, ...]] = {}

@@ -42,10 +42,11 @@ _SCALAR_FORMS = ("grad", "value_and_grad", "hessian", "hvp")
 class FormFunction(CallableType):
     """A derivative form of a function whose type its use has yet to tell."""
 
-    __slots__ = ("base",)
+    __slots__ = ("base", "form")
 
     def __init__(self, node: ast.DerivativeForm, base: Type) -> None:
         super().__init__(node)
+        self.form = node
         self.base = base
 
 
@@ -87,16 +88,16 @@ def _extras(node: ast.DerivativeForm) -> int:
 
 def _form_arity(form: FormFunction) -> tuple[int, int | None]:
     least, most = arity(form.base)
-    extras = _extras(form.node)
+    extras = _extras(form.form)
     return least + extras, None if most is None else most + extras
 
 
 def _apply_form(body: Body, form: FormFunction, arguments: list[Argument], node: ast.Node, name: str) -> Type:
     """Settle what the form is of by the arguments of its first call."""
     least, most = arity(form.base)
-    count = least if least == most else len(arguments) - _extras(form.node)
+    count = least if least == most else len(arguments) - _extras(form.form)
     if count < least or len(arguments) < count:
-        wanted = counted(least + _extras(form.node), "argument")
+        wanted = counted(least + _extras(form.form), "argument")
         body.error(node.span, f"{name} takes {wanted}, found {len(arguments)}")
         return ERROR
     given = arguments[:count]
@@ -104,11 +105,11 @@ def _apply_form(body: Body, form: FormFunction, arguments: list[Argument], node:
         return ERROR
     make_float(form, given)
     before = len(body.messages)
-    result = apply(body, form.base, given, node, f"`{body.text(form.node.function)}`")
+    result = apply(body, form.base, given, node, f"`{body.text(form.form.function)}`")
     if fits_nothing(result) or len(body.messages) > before:
         return ERROR
     f = settled_by_use(form.base, given, result)
-    form.function = derive(body, form.node, f) if f is not None else None
+    form.function = derive(body, form.form, f) if f is not None else None
     if form.function is None:
         return ERROR
     return apply_function(body, form.function, arguments, node, name)
@@ -132,7 +133,7 @@ def settled_by_use(base: Type, given: list[Argument], result: Type) -> Function 
 def parameter_names(base: Type) -> tuple[str, ...]:
     base = resolve(base)
     if isinstance(base, Closure):
-        return tuple(parameter.name for parameter in base.node.parameters)
+        return tuple(parameter.name for parameter in base.lambda_.parameters)
     if isinstance(base, BuiltinFunction):
         return base.builtin.parameters
     if isinstance(base, FormFunction):
@@ -142,7 +143,7 @@ def parameter_names(base: Type) -> tuple[str, ...]:
 
 def make_float(form: FormFunction, given: list[Argument]) -> None:
     """Integer literals given for what is differentiated are floats."""
-    wrt = form.node.wrt
+    wrt = form.form.wrt
     if wrt is not None:
         names = parameter_names(form.base)
         chosen = [argument for argument, name in zip(given, names) if name in wrt]
@@ -223,7 +224,8 @@ def differentiable(body: Body, node: ast.DerivativeForm, f: Function, called: st
     """Whether the result of a function is what the form needs."""
     results = float_results(f.result)
     if not results:
-        body.error(node.span, f"`{node.form}` wants a function with a float result; {called} gives {describe(f.result)}")
+        text = f"`{node.form}` wants a function with a float result; {called} gives {describe(f.result)}"
+        body.error(node.span, text)
         return False
     if node.form not in _SCALAR_FORMS:
         return True
@@ -287,5 +289,6 @@ def unnamed_positions(body: Body, node: ast.DerivativeForm, f: Function, called:
     if len(floats) >= len(node.wrt) and len(shapes) == 1:
         return floats[: len(node.wrt)]
     hint: Notes = ["name them by a lambda: `grad(|x: f64, y: f64| f(x, y), wrt = y)`"]
-    body.error(node.wrt_span or node.span, f"{called} is a parameter: the names of its own parameters are not known", hint)
+    text = f"{called} is a parameter: the names of its own parameters are not known"
+    body.error(node.wrt_span or node.span, text, hint)
     return None

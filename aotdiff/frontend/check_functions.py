@@ -55,10 +55,11 @@ class BuiltinFunction(CallableType):
 class Closure(CallableType):
     """A lambda and the scope it sees; parameters without a written type take those of the first use."""
 
-    __slots__ = ("scope",)
+    __slots__ = ("lambda_", "scope")
 
     def __init__(self, node: ast.Lambda, scope: Scope) -> None:
         super().__init__(node)
+        self.lambda_ = node
         self.scope = scope
 
     def __repr__(self) -> str:
@@ -98,7 +99,7 @@ def arity(type_: Type) -> tuple[int, int | None]:
     if isinstance(type_, Function):
         return len(type_.parameters), len(type_.parameters)
     if isinstance(type_, Closure):
-        count = len(type_.node.parameters)
+        count = len(type_.lambda_.parameters)
         return count, count
     if isinstance(type_, BuiltinFunction):
         return type_.builtin.least, type_.builtin.most
@@ -144,9 +145,7 @@ def wrong_count(body: Body, f: Function, found: int, node: ast.Node, name: str) 
     body.error(node.span, f"{name} takes {counted(wanted, 'argument')}, found {found}", notes)
 
 
-def bind_sizes(
-    body: Body, f: Function, arguments: list[Argument], node: ast.Node, name: str
-) -> dict[Symbol, Size]:
+def bind_sizes(body: Body, f: Function, arguments: list[Argument], node: ast.Node, name: str) -> dict[Symbol, Size]:
     """What the size names of a function stand for in a call."""
     values = {symbol: arguments[position].size for position, symbol in f.values.items()}
     if not f.binders:
@@ -259,7 +258,8 @@ def conform(body: Body, found: Type, wanted: Type, node: ast.Node, what: str) ->
     least, most = arity(found)
     count = len(wanted.parameters)
     if count < least or (most is not None and count > most):
-        body.error(node.span, f"{what} must be {wanted!r}: a function of {counted(count, 'argument')}, found one of {least}")
+        text = f"{what} must be {wanted!r}: a function of {counted(count, 'argument')}, found one of {least}"
+        body.error(node.span, text)
         return False
     before = len(body.messages)
     result = apply(body, found, [Argument(parameter) for parameter in wanted.parameters], node, "the function")
@@ -303,7 +303,7 @@ def lambda_(body: Body, node: ast.Lambda) -> Type:
 
 def settle(body: Body, closure: Closure, given: list[Type]) -> None:
     """Check a lambda's body; `given` has the types of the parameters that say none."""
-    node = closure.node
+    node = closure.lambda_
     first = Symbol.made
     reader = SignatureReader(body.types, node, closure.scope)
     signature = reader.read(given)
@@ -324,7 +324,7 @@ def hide_locals(type_: Type, first: int, kept: frozenset[Symbol]) -> Type:
 
 
 def apply_closure(body: Body, closure: Closure, arguments: list[Argument], node: ast.Node, name: str) -> Type:
-    lambda_node = closure.node
+    lambda_node = closure.lambda_
     if len(arguments) != len(lambda_node.parameters):
         wanted = counted(len(lambda_node.parameters), "argument")
         body.error(node.span, f"{name} takes {wanted}, found {len(arguments)}")
@@ -335,7 +335,8 @@ def apply_closure(body: Body, closure: Closure, arguments: list[Argument], node:
         settle(body, closure, [argument.type for argument in arguments])
     elif _other_sizes(closure, arguments):
         settle(body, closure, [_any_sizes(argument.type) for argument in arguments])
-    return apply_function(body, closure.function, arguments, node, name)
+    f = closure.function
+    return apply_function(body, f, arguments, node, name) if f is not None else ERROR
 
 
 APPLIERS[Closure] = apply_closure
@@ -343,9 +344,10 @@ APPLIERS[Closure] = apply_closure
 
 def _other_sizes(closure: Closure, arguments: list[Argument]) -> bool:
     """Whether a later use has sizes that the first one did not have."""
-    f: Function = closure.function
+    f = closure.function
+    assert f is not None
     for position, argument in enumerate(arguments):
-        if closure.node.parameters[position].annotation is not None:
+        if closure.lambda_.parameters[position].annotation is not None:
             continue
         a, b = sizes_of(f.parameters[position]), sizes_of(argument.type)
         if len(a) == len(b) and any(x.known and not compare(x, y) for x, y in zip(a, b)):
@@ -361,5 +363,3 @@ def _any_sizes(type_: Type) -> Type:
     if isinstance(type_, Tuple):
         return Tuple(tuple(_any_sizes(element) for element in type_.elements))
     return type_
-
-

@@ -5,8 +5,9 @@ from __future__ import annotations
 from aotdiff.frontend import ast
 from aotdiff.frontend.check_body import Body, Notes, fits_nothing, statement_rule
 from aotdiff.frontend.check_calls import elements
-from aotdiff.frontend.check_expr import condition, integer_value, mixing_error, unknown_name
+from aotdiff.frontend.check_expr import integer_value, unknown_name
 from aotdiff.frontend.check_functions import conform, is_function
+from aotdiff.frontend.check_operators import condition, mixing_error
 from aotdiff.frontend.check_unify import describe, fit, join_elements, join_types, unify_scalars
 from aotdiff.frontend.check_values import is_literal, value_of
 from aotdiff.frontend.diagnostics import Note, suggest
@@ -28,7 +29,6 @@ from aotdiff.frontend.types import (
     resolve,
     sizes_of,
 )
-
 
 # Declarations ---------------------------------------------------------------------------------------------
 
@@ -79,7 +79,9 @@ def bind(body: Body, node: ast.Let, pattern: ast.Pattern, type_: Type, value: as
     elif type_ is not ERROR:
         what = "a function" if is_function(type_) else describe(type_)
         body.error(pattern.span, f"this takes a tuple of {len(parts)} apart, found {what}")
-    inner = value.elements if isinstance(value, ast.Tuple) and len(value.elements) == len(parts) else [None] * len(parts)
+    inner = (
+        value.elements if isinstance(value, ast.Tuple) and len(value.elements) == len(parts) else [None] * len(parts)
+    )
     for part, element, item in zip(parts, elements_, inner):
         bind(body, node, part, element, item)
 
@@ -251,9 +253,7 @@ def spreads(given: Size, into: Size) -> bool:
     return given.constant == 1 or (given.constant is None and (least is None or least <= 1))
 
 
-def write_element(
-    body: Body, node: ast.Assign, target: ast.Expr, slot: Type, value: Type, source: ast.Expr
-) -> bool:
+def write_element(body: Body, node: ast.Assign, target: ast.Expr, slot: Type, value: Type, source: ast.Expr) -> bool:
     a, b = element_of(slot), element_of(value)
     what = f"`{body.text(target)}`"
     if node.op == "=":
@@ -409,5 +409,3 @@ def _dropped_hint(body: Body, node: ast.Expr) -> Notes:
     if isinstance(node, ast.Call):
         return ["functions do nothing but give a value; bind it: `let y = ...`"]
     return ["bind it (`let y = ...`), or remove it"]
-
-

@@ -205,7 +205,7 @@ def spelt(node: ast.Expr, strength: int = 0) -> str:
 
 def _foreign(name: str) -> str:
     """Names of other languages for a type of this one."""
-    ours = {"float": "f64", "double": "f64", "float64": "f64", "float32": "f32", "int": "i64", "int64": "i64", "i32": "i64"}
+    ours = {"float": "f64", "double": "f64", "float64": "f64", "float32": "f32", "int": "i64", "int64": "i64"}
     return f'did you mean "{ours[name]}"?' if name in ours else ""
 
 
@@ -380,7 +380,8 @@ class SignatureReader:
                     progress = True
         for binding in waiting:
             assert binding.span is not None
-            message = f"nothing gives the size `{binding.name}`: it occurs only inside expressions that it does not follow from"
+            where = "it occurs only inside expressions that it does not follow from"
+            message = f"nothing gives the size `{binding.name}`: {where}"
             hint = f"use `{binding.name}` alone as a dimension, or in the form `2*{binding.name} + 1`"
             self.types.reporter.error(binding.span, message, [hint])
 

@@ -61,7 +61,7 @@ def _bind(variable: Variable, type_: Type) -> bool:
 
 
 def fit(found: Type, wanted: Type) -> Mismatch | None:
-    """Make a value of type `found` a `wanted`; the innermost reason where it cannot be. Functions are not fitted here."""
+    """Make a value of type `found` a `wanted`; the innermost reason where it cannot be. Not for functions."""
     found, wanted = resolve(found), resolve(wanted)
     if found is ERROR or wanted is ERROR or found is NEVER:
         return None
@@ -185,7 +185,8 @@ def finished(type_: Type, undecided: Type, generic: Type) -> Type:
         return Tuple(tuple(finished(element, undecided, generic) for element in type_.elements))
     if isinstance(type_, Function):
         parameters = tuple(finished(parameter, undecided, generic) for parameter in type_.parameters)
-        return Function(parameters, finished(type_.result, undecided, generic), type_.names, type_.binders, type_.values)
+        result = finished(type_.result, undecided, generic)
+        return Function(parameters, result, type_.names, type_.binders, type_.values)
     return type_
 
 

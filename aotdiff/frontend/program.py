@@ -7,11 +7,9 @@ Both report into `Program.diagnostics`, so that all errors come out together.
 from __future__ import annotations
 
 import os
-import re
-import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 from aotdiff.frontend import ast
 from aotdiff.frontend.diagnostics import Diagnostics, Note
@@ -19,7 +17,7 @@ from aotdiff.frontend.parse import parse
 
 STD_FOLDER = Path(__file__).resolve().parent.parent / "std"
 
-Definition = Union[ast.Function, ast.Constant, ast.TypeDefinition]
+Definition = ast.Function | ast.Constant | ast.TypeDefinition
 
 
 @dataclass(slots=True)
@@ -97,6 +95,7 @@ class _Loader:
         self.sources: dict[str, str] = {}
 
     def read(self, shown: str) -> str:
+        """The text of a file; an error, and no text, where it is not UTF-8."""
         data = Path(shown).read_bytes()
         try:
             return data.decode("utf-8-sig")
@@ -110,13 +109,8 @@ class _Loader:
     def unit(self, text: str, shown: str, identity: str, folder: str) -> Unit:
         self.sources[shown] = text
         self.diagnostics.add_source(shown, text)
-        before = len(self.diagnostics)
         file = parse(text, shown, self.diagnostics)
-        unit = Unit(file, identity)
-        if len(self.diagnostics) > before:
-            whole = (*file.functions, *file.constants, *file.types)
-            unit.lost = _defined_in(text) - {definition.name for definition in whole}
-            unit.incomplete = len(re.findall(r"^[ \t]*import\b", text, re.MULTILINE)) > len(file.imports)
+        unit = Unit(file, identity, incomplete="*" in file.broken_names, lost=set(file.broken_names))
         self.active.append((identity, shown))
         for node in file.imports:
             self.bring(unit, node, folder)
@@ -201,9 +195,3 @@ def _kind(definition: Definition) -> str:
     if isinstance(definition, ast.Function):
         return "function"
     return "constant" if isinstance(definition, ast.Constant) else "type"
-
-
-def _defined_in(text: str) -> set[str]:
-    """Names that look defined in a text that did not parse as a whole."""
-    found = re.findall(r"(?:^|[;}])[ \t]*(?:fn|let|type)[ \t]+(\w+)", text, re.MULTILINE)
-    return {unicodedata.normalize("NFKC", name) for name in found}

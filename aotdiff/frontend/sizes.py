@@ -12,7 +12,6 @@ about which run-time checks may be dropped.
 from __future__ import annotations
 
 from math import gcd
-from typing import Union
 
 
 class Symbol:
@@ -59,7 +58,7 @@ class Quotient:
         return f"{_grouped(self.left)}{self.op}{_grouped(self.right)}"
 
 
-Atom = Union[Symbol, Quotient]
+Atom = Symbol | Quotient
 Monomial = frozenset  # of (atom, power)
 _ONE: Monomial = frozenset()
 _MOST_TERMS = 64  # a larger polynomial is given up as UNKNOWN
@@ -321,7 +320,7 @@ def _spelt(size: Size) -> str:
         amount = abs(coefficient)
         body = str(amount) if not names else names if amount == 1 else f"{amount}*{names}"
         if len(size.terms) == 1 and coefficient == 1 and len(monomial) == 1:
-            (atom, power), = monomial
+            ((atom, power),) = monomial
             body = repr(atom) if power == 1 else body
         sign = "-" if coefficient < 0 else "+"
         out += f" {sign} {body}" if out else (f"-{body}" if coefficient < 0 else body)
