@@ -51,6 +51,8 @@ class _Hoister:
         if op.name not in _FREE:
             if parent.name == "if" or not _movable(op):
                 return False
+        elif parent.name == "if" and op.name in ("shaped", "reshape"):
+            return False  # the sizes need not fit on the other side
         return all(self.level[v] < level for v in _uses(op))
 
 
