@@ -13,19 +13,23 @@ from aotdiff.ad.activity import Activity
 from aotdiff.ad.cleanup import prune, strip_effects
 from aotdiff.ad.sizes import Sizes
 from aotdiff.ad.structure import Structure
-from aotdiff.ir.builder import Builder
+from aotdiff.ir.builder import Builder, static_size
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
+from aotdiff.ir.ops import map_result
 from aotdiff.ir.rewrite import Env, copy_func, copy_region, substitute
 from aotdiff.ir.types import I64, Scalar, element_of
+from aotdiff.passes.pipeline import run
 
 
 def prepare(module: Module, func: Func, wrt: tuple[int, ...]) -> Func:
     """A copy of `func`, ready for the reverse sweep."""
     func = copy_func(func)
+    run(module, ("canonicalize", "cse", "hoist", "dce"), only=[func])
     seeded = [getattr(element_of(t), "is_float", False) for t in func.result_types]
     active = Activity(func, [func.params[k] for k in wrt], seeded).active
     _rewrite_reductions(func.body, active)
     chain_sizes(func)
+    run(module, ("cse",), only=[func])
     return func
 
 
@@ -124,8 +128,5 @@ def _product(b: Builder, op: Op, index: int) -> Value:
 
 
 def _moved_to_map(op: Op, index: int, type_: Scalar) -> Value:
-    from aotdiff.ir.builder import static_size
-    from aotdiff.ir.ops import map_result
-
     lead = tuple(static_size(v) for v in op.operands[: op.attrs["rank"]])
     return _retype(op, index, "map", map_result(type_, lead))

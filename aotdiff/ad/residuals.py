@@ -304,10 +304,11 @@ class _Rewriter:
         self.rows: list[tuple[Value, Value, Value | None]] = []
 
     def write(self, keep: list[Value], again: list[Op]) -> None:
-        # In forward order: an operation run again may take a kept value, and a kept array its sizes.
+        # In forward order: an operation run again may take a kept value, and a kept array the sizes made after it.
         templates = {op: self.legaliser.template(op) for op in again}
         old = self.pairing.reverse.ops
-        steps = [(self.order.get(v.owner, -1), v) for v in keep] + [(self.order[op], op) for op in again]
+        steps: list[tuple[tuple[int, int], Op | Value]] = [((self.order[op], 0), op) for op in again]
+        steps += [((self._place(v), 1 + isinstance(v.type, Array)), v) for v in keep]
         for _, step in sorted(steps, key=lambda s: s[0]):
             if isinstance(step, Op):
                 self._again(step, templates[step])
@@ -318,6 +319,11 @@ class _Rewriter:
         old[start:start] = self.head.ops
         for row, array, first in self.rows:
             self._read_through(row, array, first)
+
+    def _place(self, value: Value) -> int:
+        """Position of the last of what the value takes: its definition, and its sizes if it has more than one."""
+        sizes = self.legaliser.sizes.of(value) if len(dims_of(value.type)) > 1 else []
+        return max(self.order.get(v.owner, -1) for v in [value, *sizes])  # type: ignore[call-overload]
 
     def _again(self, op: Op, template: Op) -> None:
         copy = copy_op(template, self.env)

@@ -23,6 +23,7 @@ from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Acc, Array, Scalar, dims_of, element_of
+from aotdiff.passes.pipeline import CLEANUP, run
 
 
 @dataclass(eq=False, slots=True)
@@ -300,6 +301,7 @@ def vjp_func(module: Module, func: Func, wrt: tuple[int, ...], value: bool) -> F
             return each
     new = _reverse(module, prepare(module, func, wrt), wrt, value)
     stem = f"{func.name}.vjp_{'_'.join(map(str, wrt))}" + ("_v" if value else "")
+    run(module, CLEANUP, only=[new])
     new.name, new.loc = module.fresh_name(stem), func.loc
     new.attrs = {"derived": key}
     return module.add(new)
