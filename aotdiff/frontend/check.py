@@ -17,11 +17,11 @@ from aotdiff.frontend.check_expr import missing_value
 from aotdiff.frontend.check_functions import Argument, apply, hide_locals, is_function
 from aotdiff.frontend.check_recursion import check_recursion
 from aotdiff.frontend.check_stmt import annotated, give
-from aotdiff.frontend.check_types import Signature, SignatureReader, TypeReader, check_definition
+from aotdiff.frontend.check_types import Reporter, Signature, SignatureReader, TypeReader, check_definition
 from aotdiff.frontend.check_unify import describe, fit, join_types
 from aotdiff.frontend.check_values import leaves, value_of
 from aotdiff.frontend.diagnostics import Note, suggest
-from aotdiff.frontend.program import STD_FOLDER, ExportedFunction, Program, Unit, load
+from aotdiff.frontend.program import STD_FOLDER, Definition, ExportedFunction, Program, Unit, load
 from aotdiff.frontend.scope import Binding, Region, Scope
 from aotdiff.frontend.sizes import UNKNOWN, Size, Symbol, symbol_size
 from aotdiff.frontend.types import (
@@ -86,6 +86,7 @@ class Checker:
         self.constant_sizes: dict[ast.Constant, Size] = {}
         self.active: set[ast.Node] = set()
         self.done: set[ast.Function] = set()
+        self.reading: set[ast.Node] = set()  # functions whose signature is being read
         self.lines: dict[str, list[str]] = {}
 
     def run(self) -> None:
@@ -149,6 +150,10 @@ class Checker:
     def type_of(self, definition: ast.Function | ast.Constant) -> Type:
         if isinstance(definition, ast.Constant):
             return self.constant_type(definition)
+        if definition in self.reading:
+            text = f"a size in the signature of `{definition.name}` is defined by `{definition.name}` itself"
+            self.error(definition.name_span, text)
+            return ERROR
         signature = self.signature(definition)
         if not signature.promised and definition not in self.done:
             if definition in self.active:
@@ -163,8 +168,12 @@ class Checker:
     def signature(self, function: ast.Function) -> Signature:
         found = self.signatures.get(function)
         if found is None:
-            types = TypeReader(self, self.unit_of(function).visible, REAL)
+            visible = self.unit_of(function).visible
+            types = TypeReader(self, visible, REAL)
+            types.constant_size = lambda node: self.constant_size(self, visible, node)
+            self.reading.add(function)
             found = SignatureReader(types, function, None).read(promised=function.result)
+            self.reading.discard(function)
             self.signatures[function] = found
         return found
 
@@ -202,8 +211,7 @@ class Checker:
             give(body, node, body.expression(node))
             return
         with body.inside():
-            for statement in node.statements:
-                body.statement(statement)
+            body.statements(node)
             node.type = NEVER
             if node.value is not None:
                 node.type = body.expression(node.value)
@@ -250,17 +258,17 @@ class Checker:
         if holder.type is I64:
             size = value_of(constant.value)
             known = size.constant is not None
-            self.constant_sizes[constant] = size if known else symbol_size(Symbol(constant.name, "local"))
+            self.constant_sizes[constant] = size if known else symbol_size(Symbol(constant.name, "constant"))
         return self.constants[constant]
 
-    def constant_size(self, body: Body, node: ast.Name) -> Size:
+    def constant_size(self, reporter: Reporter, visible: dict[str, Definition], node: ast.Name) -> Size:
         """A top-level constant in a size."""
-        definition = body.unit.visible.get(node.name)
+        definition = visible.get(node.name)
         assert isinstance(definition, ast.Constant)
         type_ = self.constant_type(definition)
         if type_ is not I64:
             if type_ is not ERROR:
-                body.error(node.span, f"the size `{node.name}` is {type_!r}; a size is an i64")
+                reporter.error(node.span, f"the size `{node.name}` is {type_!r}; a size is an i64")
             return UNKNOWN
         node.binding = self.binding(definition)
         return self.constant_sizes.get(definition, UNKNOWN)
@@ -378,8 +386,7 @@ class Checker:
                 text = f"`{entry.name}` cannot be exported: its parameter `{name}` is a function"
                 self.error(entry.span, text, ["export a lambda that passes the function"])
                 return
-        unknown = [size for size in all_sizes(f.result) if not size.known or size.symbols() - f.binders]
-        if unknown:
+        if not all(_follows(size, f) for size in all_sizes(f.result)):
             result = f"a size of its result {resolve(f.result)!r} does not follow from its parameters"
             text = f"`{entry.name}` cannot be exported: {result}"
             hint: Notes = ["write a function whose result type says the size: `fn f(x: f64[n]) -> f64[n]`"]
@@ -387,3 +394,8 @@ class Checker:
             return
         entry.type = f
         self.program.exports.append(entry)
+
+
+def _follows(size: Size, f: Function) -> bool:
+    """Whether a size is known from the arguments of a function."""
+    return size.known and all(symbol in f.binders or symbol.kind == "constant" for symbol in size.symbols())

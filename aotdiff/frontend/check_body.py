@@ -94,6 +94,7 @@ class Body:
         self.loops: list[ast.Stmt] = []
         self.results: list[Type] = []
         self.promised: Type | None = None
+        self.following: ast.Node | None = None  # what comes after the statement that is being checked
         self.owner: ast.Function | None = None
         self.widened: dict[ast.Node, tuple[bool, ...]] = {}
         self.fixed: set[ast.Node] = set()  # patterns of `var`s with a written type
@@ -137,8 +138,12 @@ class Body:
         self.noted.append(node)
         return resolve(type_)
 
-    def statement(self, node: ast.Stmt) -> None:
-        STATEMENTS[type(node)](self, node)
+    def statements(self, block: ast.Block) -> None:
+        """Check the statements of a block."""
+        for position, node in enumerate(block.statements):
+            later = block.statements[position + 1] if position + 1 < len(block.statements) else block.value
+            self.following = later.value if isinstance(later, ast.ExprStmt) else later
+            STATEMENTS[type(node)](self, node)
 
     @contextmanager
     def inside(self, region: Region | None = None, scope: Scope | None = None) -> Iterator[Scope]:
@@ -160,7 +165,7 @@ class Body:
         return binding
 
     def constant_size(self, node: ast.Name) -> Size:
-        return self.checker.constant_size(self, node)
+        return self.checker.constant_size(self, self.unit.visible, node)
 
     # Variables whose sizes change -------------------------------------------------------------------------
 

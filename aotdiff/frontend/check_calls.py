@@ -80,7 +80,7 @@ def misused_form(body: Body, node: ast.Call) -> bool:
     if node.keywords and node.keywords[0].name != "wrt":
         message = f"`{form}` has no argument `{node.keywords[0].name}`; there is `wrt`"
         body.error(node.keywords[0].span, message)
-    else:
+    elif not body.checker.program.diagnostics.has_errors:  # else the parser said it
         hint: Notes = [f"it gives a function, which takes the arguments: `{form}(f)(x)`"]
         body.error(node.span, f"`{form}` takes one function and `wrt`: `{form}(f, wrt = x)`", hint)
     return True

@@ -164,6 +164,8 @@ def tuple_item(body: Body, node: ast.TupleItem) -> Type:
 @expression_rule(ast.Attribute)
 def attribute(body: Body, node: ast.Attribute) -> Type:
     type_ = body.expression(node.value)
+    if fits_nothing(type_):
+        return ERROR
     if node.name != "T":
         text = body.text(node.value)
         hints = {
@@ -176,8 +178,6 @@ def attribute(body: Body, node: ast.Attribute) -> Type:
         if hint is None and node.name in BUILTINS:
             hint = f"write `{node.name}({text})`"
         body.error(node.span, f"no value has an attribute `{node.name}`; there is only `.T`", [hint] if hint else [])
-        return ERROR
-    if fits_nothing(type_):
         return ERROR
     if not isinstance(type_, Array):
         body.error(node.span, f"`.T` wants an array, found {describe(type_)}")
@@ -239,6 +239,8 @@ def _is_integer(body: Body, node: ast.Expr, type_: Type, what: str) -> bool:
 def _array_index(body: Body, node: ast.Index, item: ast.Expr, type_: Array) -> None:
     """Arrays are not indices: show the comprehension that gathers."""
     array, chosen = body.text(node.array), body.text(item)
+    if not isinstance(item, ast.Name):
+        chosen = f"({chosen})"
     if is_bool(element_of(type_)):
         hint = f"for one value write `sum({array}[i] for i in 0..len({array}) if {chosen}[i])`; or use `where`"
         body.error(item.span, f"an index must be i64, found {type_!r}: a mask does not select", [hint])
@@ -272,8 +274,7 @@ def bound_value(node: ast.Expr, size: Size) -> Size:
 @expression_rule(ast.Block)
 def block(body: Body, node: ast.Block) -> Type:
     with body.inside():
-        for statement in node.statements:
-            body.statement(statement)
+        body.statements(node)
         if node.value is not None:
             return body.expression(node.value)
     if leaves(node):

@@ -126,11 +126,7 @@ def apply_function(body: Body, f: Function, arguments: list[Argument], node: ast
         for position, argument in enumerate(arguments):
             if isinstance(resolve(f.parameters[position]), Function) is functions:
                 fine &= check_argument(body, f, position, argument, values, node, name)
-    return substitute_sizes(f.result, values) if fine else _without_sizes(f.result)
-
-
-def _without_sizes(type_: Type) -> Type:
-    return substitute_sizes(type_, {symbol: UNKNOWN for size in all_sizes(type_) for symbol in size.symbols()})
+    return substitute_sizes(f.result, values) if fine else ERROR
 
 
 def wrong_count(body: Body, f: Function, found: int, node: ast.Node, name: str) -> None:
@@ -138,7 +134,7 @@ def wrong_count(body: Body, f: Function, found: int, node: ast.Node, name: str) 
     notes: Notes = []
     if f.names is not None:
         listed = ", ".join(f"{n}: {t!r}" for n, t in zip(f.names, f.parameters))
-        notes.append(f"it is declared with ({listed})")
+        notes.append(f"it takes ({listed})")
         if found < wanted:
             missing = ", ".join(f"`{n}`" for n in f.names[found:])
             notes.append(f"missing: {missing}")

@@ -377,8 +377,7 @@ def expression_statement(body: Body, node: ast.ExprStmt) -> None:
 def statement_block(body: Body, block: ast.Block) -> None:
     """A block whose value, if it has one, would be dropped."""
     with body.inside():
-        for statement in block.statements:
-            body.statement(statement)
+        body.statements(block)
         if block.value is not None:
             unused(body, block.value)
     block.type = NEVER
@@ -396,16 +395,27 @@ def unused(body: Body, node: ast.Expr) -> None:
     if isinstance(node, ast.Block):
         statement_block(body, node)
         return
+    following = body.following
     type_ = body.expression(node)
     if not fits_nothing(type_):
-        body.error(node.span, "the value of this expression is dropped", _dropped_hint(body, node))
+        body.error(node.span, "the value of this expression is dropped", _dropped_hint(body, node, following))
 
 
-def _dropped_hint(body: Body, node: ast.Expr) -> Notes:
+def _dropped_hint(body: Body, node: ast.Expr, following: ast.Node | None) -> Notes:
+    minus = "a line that starts with `-` is a statement of its own; to continue, end the line before with `-`"
     if isinstance(node, ast.Unary) and node.op == "-":
-        return ["a line that starts with `-` is a statement of its own; to continue, end the line before with `-`"]
+        return [minus]
+    if following is not None and following.span.line > node.span.end_line and starts_with_minus(following):
+        return [Note(minus, following.span)]
     if isinstance(node, ast.Binary) and node.op == "==":
         return [f"an assignment is written `{body.text(node.left)} = {body.text(node.right)}`"]
     if isinstance(node, ast.Call):
         return ["functions do nothing but give a value; bind it: `let y = ...`"]
     return ["bind it (`let y = ...`), or remove it"]
+
+
+def starts_with_minus(node: ast.Node) -> bool:
+    """Whether the text of an expression starts with `-`."""
+    while isinstance(node, ast.Binary):
+        node = node.left
+    return isinstance(node, ast.Unary) and node.op == "-"

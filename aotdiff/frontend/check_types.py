@@ -66,6 +66,7 @@ class TypeReader:
         self.reporter = reporter
         self.visible = visible
         self.real = real
+        self.failed = False  # whether a size had an error
         self.constant_size: Callable[[ast.Name], Size] = lambda node: UNKNOWN  # of a top-level constant
 
     def read(self, node: ast.TypeExpr, scope: Scope) -> Type:
@@ -91,8 +92,10 @@ class TypeReader:
 
     def array(self, node: ast.ArrayType, scope: Scope) -> Type:
         element = self.read(node.element, scope)
+        before, self.failed = self.failed, False
         sizes = tuple(self.size(size, scope) for size in node.sizes)
-        if element is ERROR:
+        failed, self.failed = self.failed, before or self.failed
+        if element is ERROR or failed:
             return ERROR
         if isinstance(element, Array):
             return Array(element.element, sizes + element.sizes)
@@ -138,8 +141,7 @@ class TypeReader:
         if not value.known:
             return value
         if (constant := value.constant) is not None and constant < 0:
-            self.reporter.error(node.span, f"a size cannot be negative (this is {constant})")
-            return UNKNOWN
+            return self.fail(node.span, f"a size cannot be negative (this is {constant})")
         return value.with_text(spelt(node))
 
     def size_value(self, node: ast.Expr, scope: Scope) -> Size:
@@ -153,9 +155,13 @@ class TypeReader:
         if isinstance(node, ast.Binary) and node.op in ("+", "-", "*", "//"):
             left, right = self.size_value(node.left, scope), self.size_value(node.right, scope)
             if node.op == "//" and right.constant == 0:
-                self.reporter.error(node.span, "a size is divided by 0")
+                return self.fail(node.span, "a size is divided by 0")
             return _SIZE_OPERATORS[node.op](left, right)
-        self.reporter.error(node.span, "a size is made of numbers, names and `+ - * //`")
+        return self.fail(node.span, "a size is made of numbers, names and `+ - * //`")
+
+    def fail(self, span: ast.Span, message: str, notes: list[Note | str] | None = None) -> Size:
+        self.failed = True
+        self.reporter.error(span, message, notes)
         return UNKNOWN
 
     def size_name(self, node: ast.Name, scope: Scope) -> Size:
@@ -165,8 +171,9 @@ class TypeReader:
         node.binding = binding
         if binding.type is not I64 and binding.type is not ERROR:
             notes: list[Note | str] = [Note("it is declared here", binding.span)] if binding.span else []
-            self.reporter.error(node.span, f"the size `{node.name}` is {binding.type!r}; a size is an i64", notes)
-            return UNKNOWN
+            return self.fail(node.span, f"the size `{node.name}` is {binding.type!r}; a size is an i64", notes)
+        if binding.type is ERROR:
+            self.failed = True
         return binding.size
 
     def global_size(self, node: ast.Name, scope: Scope) -> Size:
@@ -175,8 +182,7 @@ class TypeReader:
         known = [name for name in scope.all_names() if (b := scope.find(name)) is not None and b.type is I64]
         hint = suggest(node.name, known)
         message = f"no parameter gives the size `{node.name}`" + (f"; {hint}" if hint else "")
-        self.reporter.error(node.span, message, ["a size name is bound by a dimension of a parameter's array type"])
-        return UNKNOWN
+        return self.fail(node.span, message, ["a size name is bound by a dimension of a parameter's array type"])
 
 
 _SIZE_OPERATORS: dict[str, Callable[[Size, Size], Size]] = {
