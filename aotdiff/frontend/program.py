@@ -78,23 +78,30 @@ def load(path: str | os.PathLike[str], diagnostics: Diagnostics | None = None) -
 
 
 def load_source(
-    text: str, base: str | os.PathLike[str] = "", name: str = "<source>", diagnostics: Diagnostics | None = None
+    text: str,
+    base: str | os.PathLike[str] = "",
+    name: str = "<source>",
+    diagnostics: Diagnostics | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Program:
-    """Parse a text; its imports are relative to the folder `base`."""
-    loader = _Loader(diagnostics or Diagnostics())
+    """Parse a text; its imports are relative to the folder `base`, or texts of `files` by the path shown."""
+    loader = _Loader(diagnostics or Diagnostics(), files)
     return loader.program(loader.unit(text, name, name, os.fspath(base)))
 
 
 class _Loader:
     """Visits files depth first; each once."""
 
-    def __init__(self, diagnostics: Diagnostics) -> None:
+    def __init__(self, diagnostics: Diagnostics, files: Mapping[str, str] | None = None) -> None:
         self.diagnostics = diagnostics
+        self.files = files or {}
         self.units: dict[str, Unit] = {}  # by identity, finished
         self.active: list[tuple[str, str]] = []  # (identity, shown path) of the files being read
         self.sources: dict[str, str] = {}
 
     def read(self, shown: str) -> str:
+        if shown in self.files:
+            return self.files[shown]
         """The text of a file; an error, and no text, where it is not UTF-8."""
         data = Path(shown).read_bytes()
         try:
