@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -35,6 +36,7 @@ def _add_check(commands: Any) -> None:
 def check(options: argparse.Namespace) -> int:
     """Report every error of every file."""
     from aotdiff.frontend.check import check as check_program
+    from aotdiff.frontend.diagnostics import CompileError
     from aotdiff.frontend.program import load
 
     found = []
@@ -43,7 +45,8 @@ def check(options: argparse.Namespace) -> int:
             program = load(path)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-        check_program(program)
+        with contextlib.suppress(CompileError):
+            check_program(program)
         found += program.diagnostics.items()
     report(found, options.json)
     return 1 if any(d.severity == "error" for d in found) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aotdiff.runtime import cache
@@ -49,23 +49,25 @@ class Options:
 class Source:
     """A program's text: `path` is how messages name it, `base` where its imports are looked for.
 
-    `on_disk` says that `path` is a file.
+    `on_disk` says that `path` is a file; `files` has the imported texts by path where they are not read from disk.
     """
 
     path: str
     text: str
     base: str
     on_disk: bool = False
+    files: tuple[tuple[str, str], ...] = ()
 
     def load(self) -> Program:
         """Parse, with everything it imports, and check; raises a `CompileError` with all that is wrong."""
         from aotdiff.frontend.check import check
         from aotdiff.frontend.program import load, load_source
 
-        program = load(self.path) if self.on_disk else load_source(self.text, self.base, self.path)
-        check(program)
-        program.diagnostics.raise_if_errors()
-        return program
+        if self.on_disk:
+            program = load(self.path)
+        else:
+            program = load_source(self.text, self.base, self.path, files=dict(self.files))
+        return check(program)
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:
@@ -74,6 +76,11 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     with open(shown, "rb") as file:
         data = file.read()
     return Source(shown, data.decode("utf-8-sig", "surrogateescape"), os.path.dirname(shown), on_disk=True)
+
+
+def _text_of(path: str) -> str:
+    with open(path, "rb") as file:
+        return file.read().decode("utf-8-sig")
 
 
 class Compiler:
@@ -85,7 +92,7 @@ class Compiler:
         self._lock = threading.RLock()
         self._program: Program | None = None
         self._graphs: dict[str, Graph] = {}
-        self._identity: str | None = None  # key of the program's text, imports included
+        self._imports: dict[str, str] | None = None  # texts by path, once known
 
     # What it exports -----------------------------------------------------------------------------------------
 
@@ -101,7 +108,7 @@ class Compiler:
             interfaces = exported(program)
             self.graph("f64")
             imports = {path: text for path, text in program.sources.items() if path != self.source.path}
-            self._identity = self._identify(imports)
+            self._imports = imports
             index = {
                 "imports": {path: cache.key(text) for path, text in imports.items()},
                 "functions": [interface.to_json() for interface in interfaces],
@@ -117,24 +124,31 @@ class Compiler:
         try:
             index = json.loads(data)
             texts: dict[str, str] = {}
+            carried = dict(self.source.files)
             for path, digest in index["imports"].items():
-                with open(path, encoding="utf-8-sig", newline="") as file:
-                    texts[path] = file.read()
+                texts[path] = carried[path] if path in carried else _text_of(path)
                 if cache.key(texts[path]) != digest:
                     return None
             interfaces = [from_json(item) for item in index["functions"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        self._identity = self._identify(texts)
+        self._imports = texts
         return interfaces
 
     def _index_key(self) -> str:
         source = self.source
         return cache.key("index", cache.compiler_version(), source.path, os.path.abspath(source.base), source.text)
 
-    def _identify(self, imports: dict[str, str]) -> str:
-        parts = [part for path in sorted(imports) for part in (path, imports[path])]
-        return cache.key(cache.compiler_version(), self.source.path, self.source.text, *parts)
+    def imports(self) -> dict[str, str]:
+        """Texts of the imported files by path."""
+        if self._imports is None:
+            self.interfaces()
+        assert self._imports is not None
+        return self._imports
+
+    def portable(self) -> Source:
+        """The source with the texts of its imports: what another machine needs."""
+        return replace(self.source, on_disk=False, files=tuple(sorted(self.imports().items())))
 
     # Stages --------------------------------------------------------------------------------------------------
 
@@ -202,10 +216,9 @@ class Compiler:
         raise NotImplementedError
 
     def _object_key(self, root: str, places: Places, real: str) -> str:
-        if self._identity is None:
-            self.interfaces()
-        assert self._identity is not None
-        return cache.key("object", self._identity, self.options.text(), cache.machine(), root, repr(places), real)
+        texts = [part for item in sorted(self.imports().items()) for part in item]
+        program = cache.key(cache.compiler_version(), self.source.path, self.source.text, *texts)
+        return cache.key("object", program, self.options.text(), cache.machine(), root, repr(places), real)
 
 
 def subset(graph: Graph, roots: list[str]) -> Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from aotdiff.runtime import fastcall
 from aotdiff.runtime.binding import Binder, arrange, choose_real
 from aotdiff.runtime.interface import Interface, Parameter, default_wrt, derive, wrt_leaves
 
@@ -17,7 +18,8 @@ Wrt = str | Sequence[str] | None
 Chain = tuple[tuple[str, tuple[str, ...], bool], ...]  # form, names, whether wrt was a tuple: innermost first
 
 
-class Function:
+@fastcall.enable
+class Function(fastcall.base_type()):
     """A function of a module or a derivative of one; native code is made on the first call.
 
     `module` gives native entries; `chain` says which derivative of the function `root` this is.

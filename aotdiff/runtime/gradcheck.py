@@ -15,7 +15,7 @@ import numpy as np
 
 from aotdiff.runtime.convert import Place, flatten
 from aotdiff.runtime.function import Function, _names
-from aotdiff.runtime.interface import Kind, Leaf, float_part, float_results, leaves
+from aotdiff.runtime.interface import Group, Kind, Leaf, float_part, float_results, leaves
 
 _SHOWN = 20  # rows of the table
 
@@ -242,4 +242,8 @@ def _float_results(f: Function, value: Any) -> list[Any]:
 
 
 def _as_results(f: Function, tangent: Any) -> Sequence[Any]:
-    return tangent if len(float_results(f.interface.result)) > 1 else (tangent,)
+    """The tangent of the result as one item per float result."""
+    result = f.interface.result
+    count = len(float_results(result))
+    several = isinstance(result, Group) and (count > 1 or count == len(result.items))
+    return tangent if several else (tangent,)

@@ -188,22 +188,29 @@ def free_name(stem: str, taken: set[str]) -> str:
 
 
 def _result(f: Interface, form: str, base: str, parts: list[Kind], tupled: bool) -> Kind:
-    if base in ("grad", "hessian", "hvp"):
-        if not (isinstance(f.result, Leaf) and f.result.is_float and not f.result.sizes):
-            instead = {"grad": "vjp or jacobian", "hessian": "jacobian of a vjp", "hvp": "jvp of a vjp"}[base]
-            wanted = f"{form} needs a function with one float scalar result"
-            raise Refused(f"{wanted}; {f.name} gives {f.result}: use {instead}")
     results = float_results(f.result)
     if not results:
         raise Refused(f"{f.name} gives {f.result}: no float result to differentiate")
+    if base in ("grad", "hessian", "hvp") and not (len(results) == 1 and _is_number(results[0])):
+        wanted = f"{form} needs a function with one number as its result"
+        raise Refused(f"{wanted}; {f.name} gives {f.result}: use vjp, jvp or jacobian")
+    if base in ("jacobian", "hessian"):
+        for kind in (*parts, *results):
+            if isinstance(kind, Group):
+                raise Refused(f"{form} of {f.name} needs numbers and arrays, not tuples inside: {kind}")
     if base in ("grad", "vjp", "hvp"):
         return _grouped(parts, tupled)
     if base == "jvp":
-        return _grouped(results, len(results) > 1)
-    if base == "jacobian":
-        rows = [_grouped([_outer(r, p) for p in parts], tupled) for r in results]
-        return _grouped(rows, len(rows) > 1)
-    return _grouped([_grouped([_outer(a, b) for b in parts], tupled) for a in parts], tupled)
+        return float_part(f.result) or results[0]
+    if base == "hessian":
+        return _grouped([_grouped([_outer(a, b) for b in parts], tupled) for a in parts], tupled)
+    rows = [_grouped([_outer(r, p) for p in parts], tupled) for r in results]
+    several = isinstance(f.result, Group) and (len(rows) > 1 or len(rows) == len(f.result.items))
+    return _grouped(rows, several)
+
+
+def _is_number(kind: Kind) -> bool:
+    return isinstance(kind, Leaf) and not kind.sizes
 
 
 def _grouped(kinds: list[Kind], tupled: bool) -> Kind:
@@ -211,12 +218,9 @@ def _grouped(kinds: list[Kind], tupled: bool) -> Kind:
 
 
 def _outer(a: Kind, b: Kind) -> Kind:
-    """The shape of a derivative of `a` by `b`: sizes of both, tuples of `a` outside."""
-    if isinstance(a, Group):
-        return Group(tuple(_outer(item, b) for item in a.items))
-    if isinstance(b, Group):
-        return Group(tuple(_outer(a, item) for item in b.items))
-    return Leaf(a.element, a.sizes + b.sizes)
+    """The shape of a derivative of `a` by `b`."""
+    assert isinstance(a, Leaf) and isinstance(b, Leaf)
+    return Leaf(b.element, a.sizes + b.sizes)
 
 
 def wrt_leaves(f: Interface, names: tuple[str, ...]) -> tuple[int, ...]:

@@ -43,13 +43,25 @@ def flag_address() -> int:
     return ctypes.addressof(_flag)
 
 
-def arm(polled: int | None) -> None:
-    """Before a call: clear the flag and make sure the handler is in place (main thread only)."""
-    if polled is None:
-        return
+def arm() -> int | None:
+    """Before a call: what it is to poll. Only calls of the main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
     _flag.value = 0
-    if threading.current_thread() is threading.main_thread():
-        _install()
+    _install()
+    return flag_address()
+
+
+def main_thread_state() -> int:
+    """CPython's state of the main thread: the oldest of the main interpreter."""
+    api = ctypes.pythonapi
+    for function in (api.PyInterpreterState_Main, api.PyInterpreterState_ThreadHead, api.PyThreadState_Next):
+        function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    api.PyInterpreterState_Main.argtypes = []
+    state = api.PyInterpreterState_ThreadHead(api.PyInterpreterState_Main())
+    while following := api.PyThreadState_Next(state):
+        state = following
+    return state
 
 
 def settle() -> None:

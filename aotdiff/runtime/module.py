@@ -69,7 +69,7 @@ class Module:
         return self._compiler.options.real
 
     def _state(self) -> tuple[Source, Options]:
-        return self._compiler.source, self._compiler.options
+        return self._compiler.portable(), self._compiler.options
 
     def _native(self, root: str, chain: Chain, interface: Interface, real: str) -> tuple[Binder, Native]:
         """Native code of a function of this module or of one of its derivatives."""

@@ -2,14 +2,13 @@
 
 The entry of a function is `i32 entry(parameters..., results..., context)`: scalars by value, arrays as a pointer and
 one i64 per dimension, results likewise (a scalar result as a pointer to its storage). ctypes releases the GIL during
-the call; each thread has a context of its own.
+the call.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,39 +35,42 @@ def set_num_threads(count: int) -> None:
     _threads = count
 
 
-class ThreadContext:
-    """The context of one thread: where native code reports errors and keeps its workspace."""
+class Workspace:
+    """A context: where native code reports errors and keeps its memory. It serves one call at a time."""
 
-    __slots__ = ("address", "busy", "data", "release")
+    __slots__ = ("address", "data")
 
     def __init__(self) -> None:
         self.data = Context()
         self.address = ctypes.addressof(self.data)
-        self.busy = False
-        self.release: Callable[[int], Any] | None = None
-        if threading.current_thread() is threading.main_thread():
-            self.data.interrupt = interrupt.flag_address()
 
     def error(self) -> BaseException:
         """The exception for the error that the last call reported."""
-        data = self.data
-        if data.kind == 7:
+        kind, message = self.data.kind, self.data.message.decode("utf-8", "replace")
+        if kind == 7:
             interrupt.settle()
-        return exception_for(data.kind, data.message.decode("utf-8", "replace"))
-
-    def __del__(self) -> None:
-        if self.release is not None:
-            self.release(self.address)
+        return exception_for(kind, message)
 
 
-class _Contexts(threading.local):
-    """One context per thread, made on its first call."""
+class Shared:
+    """The workspace of fast calls; `slot` is null while one uses it (see `runtime.fastcall`)."""
 
     def __init__(self) -> None:
-        self.context = ThreadContext()
+        self.workspace = Workspace()
+        self.slot = ctypes.c_void_p(self.workspace.address)
+        self.slot_address = ctypes.addressof(self.slot)
+
+    def fail(self) -> None:
+        """Called by a fast call whose entry reported an error: raise it."""
+        try:
+            error = self.workspace.error()
+        finally:
+            self.slot.value = self.workspace.address
+        raise error
 
 
-_contexts = _Contexts()
+_free: list[Workspace] = []  # popping and appending are atomic
+shared = Shared()
 
 
 class Native:
@@ -112,20 +114,17 @@ class Native:
         return [_python(result, storage) for result, storage in zip(results, self._results, strict=True)]
 
     def _run(self, args: list[Any]) -> None:
-        """Call with this thread's context; raises what the function reports."""
-        context = _contexts.context
-        if context.busy:  # a signal handler that calls a function while one runs
-            context = ThreadContext()
-        if context.release is None:
-            context.release = self.loaded.release
-        context.busy = True
+        """Call with a workspace that nobody uses; raises what the function reports."""
         try:
-            interrupt.arm(context.data.interrupt)
-            failed = self._call(*args, context.address)
+            workspace = _free.pop()
+        except IndexError:
+            workspace = Workspace()
+        workspace.data.interrupt = interrupt.arm()
+        try:
+            if self._call(*args, workspace.address):
+                raise workspace.error()
         finally:
-            context.busy = False
-        if failed:
-            raise context.error()
+            _free.append(workspace)
 
 
 def _parameter_types(leaf: Leaf) -> list[Any]:

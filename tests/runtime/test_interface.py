@@ -14,6 +14,8 @@ def interface(result, **parameters):
 
 
 SCALAR = interface(Leaf("f64"), x=N, k=Leaf("i64"), y=M)
+COUNTED = interface(Group((Leaf("f64"), Leaf("i64"))), x=N)
+ONE = interface(Group((N,)), x=N)
 SEVERAL = interface(Group((Leaf("f64"), N, Leaf("i64"))), x=N, a=Leaf("f64"))
 
 
@@ -45,6 +47,10 @@ SEVERAL = interface(Group((Leaf("f64"), N, Leaf("i64"))), x=N, a=Leaf("f64"))
             False,
             "fn(x: f64[n], a: f64, d_a: f64) -> ((f64, f64[n], i64), (f64, f64[n]))",
         ),
+        (COUNTED, "value_and_grad", "x", False, "fn(x: f64[n]) -> ((f64, i64), f64[n])"),
+        (COUNTED, "jvp", "x", False, "fn(x: f64[n], d_x: f64[n]) -> f64"),
+        (ONE, "jvp", "x", False, "fn(x: f64[n], d_x: f64[n]) -> (f64[n],)"),
+        (ONE, "jacobian", "x", False, "fn(x: f64[n]) -> (f64[n, n],)"),
     ],
 )
 def test_derived(f, form, wrt, tupled, expected):
@@ -64,7 +70,7 @@ def test_names_nest():
 @pytest.mark.parametrize(
     ("f", "form", "wrt", "words"),
     [
-        (SEVERAL, "grad", "x", ["one float scalar", "(f64, f64[n], i64)"]),
+        (SEVERAL, "grad", "x", ["one number", "(f64, f64[n], i64)"]),
         (SCALAR, "grad", "k", ["'k'", "i64"]),
         (SCALAR, "grad", "z", ["'z'", "x, k, y"]),
         (interface(Leaf("i64"), x=N), "vjp", "x", ["i64"]),
