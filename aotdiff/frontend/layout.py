@@ -15,6 +15,7 @@ from aotdiff.frontend.diagnostics import Note
 from aotdiff.frontend.transform import kinds, token_span
 
 MAX_NESTING = 200
+MAX_PROBLEMS = 20  # bracket errors that are shown of one item
 
 OPENERS = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
 CLOSERS = {closer: opener for opener, closer in OPENERS.items()}
@@ -59,6 +60,7 @@ class Chunk:
     quiet: list[tuple[int, int]] = field(default_factory=list)
     doubtful: set[int] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
+    too_deep: bool = False
 
     def is_quiet(self, position: int) -> bool:
         return any(low <= position <= high for low, high in self.quiet)
@@ -193,8 +195,9 @@ class Layout:
                 token.type = "IF_STMT"
         if kind in OPENERS:
             self.stack.append(Opened(token, len(self.chunk.tokens), self.indent))
-            if len(self.stack) == MAX_NESTING:
+            if len(self.stack) == MAX_NESTING and not self.chunk.too_deep:
                 self.problem(token, f"brackets nested more than {MAX_NESTING} deep; split the expression with `let`")
+                self.chunk.too_deep = True
         elif kind in CLOSERS:
             if not self.close(i):
                 return
@@ -289,7 +292,7 @@ class Layout:
     def problem(
         self, at: Token, message: str, notes: list[Note | str] | None = None, damaging: bool = True, position: int = -1
     ) -> None:
-        if not self.settled:
+        if not self.settled and len(self.chunk.problems) < MAX_PROBLEMS:
             span = token_span(self.path, at)
             self.chunk.problems.append(Problem(span, message, notes or [], damaging, position))
 

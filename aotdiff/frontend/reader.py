@@ -20,10 +20,12 @@ from aotdiff.frontend.layout import ITEM_STARTS, Chunk, Layout, made_token
 from aotdiff.frontend.lexing import read_tokens
 from aotdiff.frontend.shadowing import resolve_forms
 from aotdiff.frontend.syntax import Failure, explain, explain_item, names_meant, open_tokens
-from aotdiff.frontend.transform import TreeBuilder, kinds, normal
+from aotdiff.frontend.transform import TreeBuilder, kinds, normal, token_span
 from aotdiff.grammar import make_parser
 
 HEADERS = kinds("FN FOR WHILE IF_STMT AT")  # what may end in a block that is read on its own
+
+MAX_STACK = 4000  # symbols the parser may have open: a chain of signs or `else if`, without brackets
 
 _lock = threading.Lock()  # one parser and one builder serve all threads
 
@@ -77,10 +79,13 @@ class FileReader:
         self.after_broken = None
         self.builder.damaged = False
         self.builder.doubtful = chunk.doubtful
-        node = ItemReader(self.lark, self.builder, chunk, last).read()
+        known = len(self.diagnostics)
+        node = None if chunk.too_deep else ItemReader(self.lark, self.builder, chunk, last).read()
         self.report_problems(chunk)
         if node is None or self.builder.damaged:
             self.remember_broken(chunk)
+            if len(self.diagnostics) == known:  # errors were held back as consequences of others, and there are none
+                self.diagnostics.error(token_span(self.path, chunk.tokens[0]), "this definition could not be read")
         else:
             self.keep(node)
 
@@ -160,13 +165,21 @@ class ItemReader:
                 position = self.recover(position)
             else:
                 position += 1
+                if len(states) > MAX_STACK:
+                    self.refuse_depth(tokens[position - 1])
         return None if self.given_up else result
+
+    def refuse_depth(self, token: Token) -> None:
+        message = "nested too deeply; split the expression with `let`"
+        self.builder.diagnostics.error(token_span(self.builder.path, token), message)
+        self.given_up = True
 
     def recover(self, position: int) -> int:
         """Report the token that does not fit, mend the parser's stack, and say where to go on."""
         failure = explain(Failure(self.builder.path, self.tokens, position, self.state))
         follows = failure.consequence and (self.builder.damaged or bool(self.chunk.problems))
-        if not follows and not self.chunk.is_quiet(position):
+        reported = not follows and not self.chunk.is_quiet(position)
+        if reported:
             self.builder.diagnostics.error(failure.span, failure.message, failure.notes)
         if failure.instead is not None:
             self.state.feed_token(failure.instead)
@@ -177,7 +190,8 @@ class ItemReader:
             return position
         self.last_failure = position
         end = self.cut_back(position)
-        self.chunk.problems = [p for p in self.chunk.problems if not position <= p.position <= end]
+        if reported:
+            self.chunk.problems = [p for p in self.chunk.problems if not position <= p.position <= end]
         return end
 
     def cut_back(self, position: int) -> int:
@@ -201,10 +215,13 @@ class ItemReader:
             opens += kind in ("LPAR", "LSQB")
             headed = headed and (kind != "EQUAL" or opens > 0)  # the one-expression form of a function
         self.state.feed_token(made_token("ERROR", "", self.tokens[position]))
-        return self.skip(position, headed, opens)
+        return self.skip(position, headed, opens, outside=kept == 0)
 
-    def skip(self, position: int, headed: bool, nested: int) -> int:
-        """The position where the broken statement ends, or where the block of its header begins."""
+    def skip(self, position: int, headed: bool, nested: int, outside: bool = False) -> int:
+        """The position where the broken statement ends, or where the block of its header begins.
+
+        `nested` counts the round and square brackets that are open; `outside` says that no block is.
+        """
         braces = 0
         for i in range(position, len(self.tokens)):
             kind = self.tokens[i].type
@@ -220,7 +237,7 @@ class ItemReader:
                 nested += 1
             elif kind in ("RPAR", "RSQB"):
                 nested = max(0, nested - 1)
-            elif kind == "EQUAL" and nested == 0 and braces == 0 and self.tokens[0].type == "FN":
+            elif kind == "EQUAL" and nested == 0 and braces == 0 and outside:
                 headed = False
         return len(self.tokens) - 1
 

@@ -53,8 +53,10 @@ class Restorer:
             return node
         if isinstance(node, ast.DerivativeForm) and node.form in scope:
             node = self.calls[id(node)]
-        elif id(node) in self.misshapen and isinstance(node.function, ast.Name) and node.function.name not in scope:
-            self.builder.refuse_form(node)
+        elif id(node) in self.misshapen:
+            call = self.misshapen[id(node)]
+            if isinstance(call.function, ast.Name) and call.function.name not in scope:
+                self.builder.refuse_form(call)
         if isinstance(node, ast.Block):
             self.visit_block(node, scope)
         elif isinstance(node, (ast.Generator, ast.Comprehension)):

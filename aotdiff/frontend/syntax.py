@@ -257,7 +257,7 @@ def update_in_expression(failure: Failure) -> Explanation | None:
 
 def increment(failure: Failure) -> Explanation | None:
     token, last = failure.token, failure.before()
-    if token.type != "PLUS" or last is None:
+    if token.type != "PLUS" or last is None or not failure.accepts("INT"):
         return None
     span = token_span(failure.path, token)
     if last.type == "PLUS":
@@ -367,9 +367,9 @@ def after_if_statement(failure: Failure) -> Explanation | None:
     span = token_span(failure.path, token)
     if token.type == "ELSE":
         return Explanation(span, "this `else` has no `if` before it", consequence=True)
-    begins = [v for v in failure.state.value_stack if isinstance(v, Token) and v.type in ("IF_STMT", "LBRACE")]
-    if token.type in OPERATORS | {"DOT"} and failure.kind_before() == "RBRACE" and begins[-1:]:
-        if begins[-1].type == "IF_STMT":
+    if token.type in OPERATORS | {"DOT"} and failure.kind_before() == "RBRACE":
+        values = failure.state.value_stack
+        if "IF_STMT" in [values[i].type for i in open_tokens(values) if values[i].type in ("IF_STMT", "LBRACE")][-1:]:
             note = "put the `if` in parentheses to go on: `(if c { a } else { b }) + 1.0`"
             return Explanation(span, f"an `if` at the start of a statement ends at its brace; found `{token}`", [note])
     return None
@@ -411,14 +411,14 @@ def generator_slips(failure: Failure) -> Explanation | None:
     token = failure.token
     span = token_span(failure.path, token)
     inside = failure.inside()
-    if token.type == "FOR" and inside == "IN":
+    if token.type == "FOR" and inside == "IN" and failure.brackets():
         return Explanation(span, "the parts of a generator are separated by commas: `for i in 0..n, j in 0..m`")
     if token.type == "FOR" and failure.brackets()[-1:] == ["LPAR"]:
         note = "an array is built with `[... for i in 0..n]`"
         return Explanation(span, "a generator is the only argument of a reduction: `sum(x[i] for i in 0..n)`", [note])
     if token.type == "IF" and inside == "IF" and failure.brackets():
         return Explanation(span, "a generator has one condition; join two with `and`")
-    if token == "step" and inside == "IN":
+    if str(token) == "step" and inside == "IN":
         return Explanation(span, "`step` is for `for` statements; here compute the index: `x[2*i] for i in 0..n//2`")
     if token.type == "IF" and failure.accepts("FOR"):
         return Explanation(span, "the condition of a generator stands at its end: `sum(x[i] for i in 0..n if c)`")
@@ -453,7 +453,7 @@ def missing_head(failure: Failure) -> Explanation | None:
             break
         i -= 1
     head, brace = failure.tokens[i - 1], token_span(failure.path, failure.tokens[i])
-    if i > 0 and head.type in OPERATORS | {"WHILE", "IF", "IF_STMT", "IN", "RANGE", "NOT"} or head == "step":
+    if i > 0 and head.type in OPERATORS | {"WHILE", "IF", "IF_STMT", "IN", "RANGE", "NOT"} or str(head) == "step":
         return Explanation(brace, f"expected an expression between `{head}` and `{{`")
     return None
 
@@ -492,7 +492,9 @@ def colon_block(failure: Failure) -> Explanation | None:
 def slash_comment(failure: Failure) -> Explanation | None:
     """`// words` or `/* words`: comments of other languages."""
     token, i = failure.token, failure.position
-    if token.type == "STAR" and failure.kind_before() == "SLASH":
+    following = failure.after()
+    opens = token.type == "SLASH" and following is not None and following.type == "STAR"
+    if opens or token.type == "STAR" and failure.kind_before() == "SLASH":
         return Explanation(token_span(failure.path, token), "a comment begins with `#` and ends with its line")
     if token.type == "DOUBLE_SLASH" and failure.accepts("INT"):
         return Explanation(token_span(failure.path, token), "a comment begins with `#`; `//` is floor division")
