@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from aotdiff.ad.reverse import vjp_func
 from aotdiff.ir.graph import Func, Module, Op
+from aotdiff.passes.sink import sink_arms
 
 
 def expand_derivatives(module: Module) -> None:
     """Afterwards the module has no `vjp` and no `jvp` operation. A callee is expanded before it is differentiated."""
+    sink_arms(module)
     done: set[str] = set()
     for name in list(module.funcs):
         _expand(module, module.funcs[name], done)

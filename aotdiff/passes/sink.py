@@ -1,0 +1,370 @@
+"""sink-arms: what only one side of a select needs moves into a branch, so that the other side's derivative is nothing.
+
+The derivative of a select is that of the side taken, and the other side contributes exactly nothing even where its
+partial derivatives are infinite or NaN. Routing a zero into that side is not enough (0 times inf is NaN), so before
+differentiation
+
+    %1 = log %x
+    %2 = select %c, %1, %0
+
+becomes an `if` with the `log` inside. Only operations used by nothing but that side move (or by that side of several
+selects on one condition); elements of arrays are followed into the element-wise `par` that makes them, if it makes them
+for nothing else. Checks stay outside: both sides of a select are evaluated, and an index error of either is raised.
+
+Generated derivatives need no such treatment: they come from branches, and the derivative rules are safe by themselves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from aotdiff.ir.graph import Func, Module, Op, Region, Value
+from aotdiff.ir.ops import SCALAR_OPS
+from aotdiff.ir.rewrite import Env, copy_op, copy_region
+from aotdiff.ir.types import Acc, is_differentiable
+from aotdiff.passes.facts import functions_that_check, has_effects
+from aotdiff.passes.registry import register
+
+# Their partials are finite constants whatever the operands (abs of NaN has a NaN partial), or they have none.
+_SAFE = frozenset((
+    "const", "add", "sub", "neg", "select", "cast", "read", "update", "insert", "reshape", "shaped", "dim", "argsort",
+    "undef", "stop_gradient", "sign", "floor", "ceil", "round", "yield", "check", "accum",
+))
+
+
+@register("sink-arms", "Move what only one side of a select needs into a branch.")
+def sink_arms(module: Module) -> None:
+    checking = functions_that_check(module)
+    for func in module.funcs.values():
+        if "derived" not in func.attrs and any(op.name == "select" for op in func.body.walk()):
+            _Sinker(func, checking).region(func.body)
+
+
+def is_risky(op: Op) -> bool:
+    """Whether a partial derivative of the operation can be infinite or NaN."""
+    if op.name in _SAFE:
+        return False
+    if op.name in SCALAR_OPS:
+        if not is_differentiable(op.result.type):
+            return False
+        factor = op.operands[-1] if op.name == "div" else next(filter(_is_constant, op.operands), op.operands[0])
+        return not (op.name in ("mul", "div") and _is_constant(factor))
+    if op.name == "call":
+        return True
+    return any(is_risky(inner) for region in op.regions for inner in region.ops)
+
+
+def _is_constant(value: Value) -> bool:
+    """A finite literal other than 0."""
+    op = value.op
+    return op is not None and op.name == "const" and 0 < abs(op.attrs["value"]) < float("inf")
+
+
+class _Sinker:
+    """Works on one function; keeps track of who uses what, and of which region each operation stands in."""
+
+    def __init__(self, func: Func, checking: set[str]):
+        self.checking = checking
+        self.users: dict[Value, dict[Op, None]] = {}
+        self.home: dict[Op, Region] = {}
+        self.owner: dict[Region, Op] = {}
+        self.place: dict[Op, int] = {}
+        self.enter(func.body)
+
+    # Bookkeeping ---------------------------------------------------------------------------------------------
+
+    def enter(self, region: Region) -> None:
+        for op in region.ops:
+            self.add(op, region)
+
+    def add(self, op: Op, home: Region) -> None:
+        self.home[op] = home
+        for v in op.operands:
+            self.users.setdefault(v, {})[op] = None
+        for inner in op.regions:
+            self.owner[inner] = op
+            self.enter(inner)
+
+    def forget(self, op: Op) -> None:
+        for v in op.operands:
+            self.users.get(v, {}).pop(op, None)
+
+    def within(self, op: Op, region: Region) -> Op:
+        """The operation of `region` that `op` is, or is inside."""
+        while self.home[op] is not region:
+            op = self.owner[self.home[op]]
+        return op
+
+    def number(self, region: Region) -> None:
+        self.place = {op: k for k, op in enumerate(region.ops)}
+
+    # One region ----------------------------------------------------------------------------------------------
+
+    def region(self, region: Region) -> None:
+        groups: dict[Value, list[Op]] = {}
+        for op in region.ops:
+            if op.name == "select" and is_differentiable(op.result.type):
+                groups.setdefault(op.operands[0], []).append(op)
+        for group in groups.values():
+            if not self.convert(region, group) and len(group) > 1:
+                for select in group:
+                    self.convert(region, [select])
+        for op in region.ops:
+            for inner in op.regions:
+                self.region(inner)
+
+    def convert(self, region: Region, group: list[Op]) -> bool:
+        """Make the selects one branch; False if they cannot be one."""
+        self.number(region)
+        sides = [self.cone(region, group, side) for side in (1, 2)]
+        if not any(is_risky(op) for side in sides for op in side):
+            return True
+        members = [s for s in group if any(s.operands[1 + k].op in side for k, side in enumerate(sides))]
+        moved = {op for side in sides for op in side}
+        late = self.dependents(region, members, moved)
+        if any(v.op in late or v.op in members for v in self.captured(moved, members)):
+            return False
+        _Branch(self, region, members, sides, late).build()
+        return True
+
+    def cone(self, region: Region, group: list[Op], side: int) -> list[Op]:
+        """Operations of the region that nothing but this side of the selects needs, in order."""
+        found: set[Op] = set()
+        pending: list[tuple[int, Op]] = []
+        seen: set[Op] = set()
+
+        def push(value: Value) -> None:
+            op = value.op
+            if op is not None and op not in seen and self.home[op] is region:
+                seen.add(op)
+                heapq.heappush(pending, (-self.place[op], op))  # places differ: operations are not compared
+
+        for select in group:
+            push(select.operands[side])
+        while pending:
+            _, op = heapq.heappop(pending)
+            if op in group or not self.movable(op) or not self.only_for(op, region, group, side, found):
+                continue
+            if op.name == "read" and (value := self.forwarded(op, region)) is not None:
+                self.number(region)
+                pending = [(-self.place[o], o) for _, o in pending]
+                heapq.heapify(pending)
+                push(value)
+                continue
+            found.add(op)
+            for v in _uses(op):
+                push(v)
+        return sorted(found, key=self.place.__getitem__)
+
+    def movable(self, op: Op) -> bool:
+        """No effect but checks, which are left behind."""
+        if op.name in ("check", "accum", "yield"):
+            return False
+        return not any(isinstance(v.type, Acc) and self.outside(v, op) for v in _uses(op))
+
+    def outside(self, handle: Value, op: Op) -> bool:
+        """Whether the handle comes from around the operation."""
+        region = handle.owner
+        while isinstance(region, Region) and region in self.owner:
+            if self.owner[region] is op:
+                return False
+            region = self.home[self.owner[region]]
+        return True
+
+    def only_for(self, op: Op, region: Region, group: list[Op], side: int, found: set[Op]) -> bool:
+        for result in op.results:
+            for user in self.users.get(result, ()):
+                if user in group:
+                    if user.operands[0] is result or user.operands[3 - side] is result:
+                        return False
+                elif self.within(user, region) not in found:
+                    return False
+        return True
+
+    def dependents(self, region: Region, members: list[Op], moved: set[Op]) -> set[Op]:
+        """Operations between the first and the last member that have to come after the branch."""
+        late: set[Op] = set()
+        first, last = self.place[members[0]], self.place[members[-1]]
+        late_effect = False
+        for op in region.ops[first : last + 1]:
+            if op in members or op in moved:
+                continue
+            after = late_effect and op.name not in SCALAR_OPS
+            if after or any(v.op in late or v.op in members for v in _uses(op) if v.op is not None):
+                late.add(op)
+                late_effect = late_effect or op.name not in SCALAR_OPS
+        return late
+
+    def captured(self, moved: set[Op], members: list[Op]) -> Iterator[Value]:
+        for op in moved:
+            yield from (v for v in _uses(op) if v.op not in moved)
+        for select in members:
+            yield from (v for v in select.operands if v.op not in moved)
+
+    # Elements of arrays ----------------------------------------------------------------------------------------
+
+    def forwarded(self, read: Op, region: Region) -> Value | None:
+        """Write the element's computation in place of a read of a `par` made only for it; None if it is not."""
+        source = self.source(read)
+        if source is None or not self.once_each(read, source.owner):
+            return None
+        par = source.op
+        assert par is not None
+        env: Env = dict(zip(par.regions[0].args, read.operands[1:], strict=True))
+        copy = copy_region(Region([], par.regions[0].ops), env)
+        _drop_checks(copy)
+        value = copy.yielded[source.index]
+        at = region.ops.index(read)
+        self.forget(read)
+        region.ops[at : at + 1] = copy.ops[:-1]
+        for op in copy.ops[:-1]:
+            self.add(op, region)
+        for user in self.users.pop(read.result, {}):
+            user.operands = [value if v is read.result else v for v in user.operands]
+            self.users.setdefault(value, {})[user] = None
+        link = read.operands[0].op
+        while link is not None and link is not par:  # `shaped`, from the last to the first
+            self.drop_unused(link)
+            link = link.operands[0].op
+        self.drop_result(par, source.index)
+        return value
+
+    def drop_result(self, par: Op, index: int) -> None:
+        """Take a map of scalars that nobody reads any more out of a `par`, and what was computed for it alone."""
+        (body,) = par.regions
+        end = body.terminator
+        self.forget(end)
+        end.operands = [v for k, v in enumerate(end.operands) if k != index]
+        par.attrs = {**par.attrs, "kinds": tuple(kind for k, kind in enumerate(par.attrs["kinds"]) if k != index)}
+        del par.results[index]
+        for k, result in enumerate(par.results):
+            result.index = k
+        for v in end.operands:
+            self.users.setdefault(v, {})[end] = None
+        for op in reversed(body.ops[:-1]):
+            self.drop_unused(op)
+        self.drop_unused(par)
+
+    def drop_unused(self, op: Op) -> None:
+        if any(self.users.get(r) for r in op.results) or has_effects(op, self.checking):
+            return
+        self.home[op].ops.remove(op)
+        self.forget(op)
+        for region in op.regions:
+            for inner in region.walk():
+                self.forget(inner)
+
+    def source(self, read: Op) -> Value | None:
+        """The result of a `par` that this read is the only use of, if it is a map of scalars without effects."""
+        value, user = read.operands[0], read
+        while len(self.users[value]) == 1 and user.operands.count(value) == 1:
+            op = value.op
+            if op is None:
+                return None
+            if op.name == "shaped":
+                value, user = op.operands[0], op
+                continue
+            if op.name != "par" or op.attrs["kinds"][value.index] != "map" or not self.movable(op):
+                return None
+            return value if op.attrs["rank"] == len(read.operands) - 1 else None
+        return None
+
+    def once_each(self, read: Op, owner: object) -> bool:
+        """Whether the read happens at most once an element: its indices are those of all loops around it."""
+        indices = set(read.operands[1:])
+        if len(indices) != len(read.operands) - 1 or not isinstance(owner, Op):
+            return False
+        target, region = self.home[owner], self.home[read]
+        while region is not target:
+            op = self.owner[region]
+            if op.name in ("for", "while") or (op.name == "par" and not indices >= set(region.args)):
+                return False
+            region = self.home[op]
+        return True
+
+
+def _uses(op: Op) -> Iterator[Value]:
+    """Values the operation uses, inside too."""
+    yield from op.operands
+    for region in op.regions:
+        for inner in region.ops:
+            yield from _uses(inner)
+
+
+def _drop_checks(region: Region) -> None:
+    region.ops = [op for op in region.ops if op.name != "check"]
+    for op in region.ops:
+        for inner in op.regions:
+            _drop_checks(inner)
+
+
+class _Branch:
+    """Writes one `if` for selects on one condition."""
+
+    def __init__(self, sinker: _Sinker, region: Region, members: list[Op], sides: list[list[Op]], late: set[Op]):
+        self.sinker = sinker
+        self.region = region
+        self.members = members
+        self.sides = sides
+        self.late = late
+
+    def build(self) -> None:
+        copies = self.left_behind()
+        branch = self.branch()
+        moved = {op for side in self.sides for op in side}
+        last = self.members[-1]
+        ops: list[Op] = []
+        for op in self.region.ops:
+            if op in moved:
+                ops += [copies[op]] if op in copies else []
+            elif op is last:
+                ops += [branch, *(o for o in self.region.ops if o in self.late)]
+            elif op not in self.late and op not in self.members:
+                ops.append(op)
+        self.region.ops = ops
+
+    def left_behind(self) -> dict[Op, Op]:
+        """Copies that stay outside for the sake of checks in them, with what they need."""
+        copies: dict[Op, Op] = {}
+        for side in self.sides:
+            wanted: set[Op] = set()
+            for op in reversed(side):
+                if op in wanted or self.checks(op):
+                    wanted.add(op)
+                    wanted.update(v.op for v in _uses(op) if v.op is not None)
+            env: Env = {}
+            for op in side:
+                if op in wanted:
+                    copies[op] = copy_op(op, env)
+                    self.sinker.add(copies[op], self.region)
+                    for inner in op.regions:
+                        _drop_checks(inner)
+        return copies
+
+    def checks(self, op: Op) -> bool:
+        inner: Callable[[Op], bool] = lambda o: o.name == "check" or o.attrs.get("callee") in self.sinker.checking  # noqa: E731
+        return inner(op) or any(inner(o) for region in op.regions for o in region.walk())
+
+    def branch(self) -> Op:
+        """The `if`; it takes over the results of the selects."""
+        sinker, condition = self.sinker, self.members[0].operands[0]
+        regions = []
+        for k, side in enumerate(self.sides):
+            end = Op("yield", [select.operands[1 + k] for select in self.members], [], loc=self.members[0].loc)
+            regions.append(Region([], [*side, end]))
+        branch = Op("if", [condition], [], {}, regions, self.members[0].loc)
+        for select in self.members:
+            sinker.forget(select)
+            result = select.result
+            result.owner, result.index = branch, len(branch.results)
+            branch.results.append(result)
+        sinker.home[branch] = self.region
+        sinker.users.setdefault(condition, {})[branch] = None
+        for region in regions:
+            sinker.owner[region] = branch
+            for op in region.ops:
+                sinker.home[op] = region
+            for v in region.terminator.operands:
+                sinker.users.setdefault(v, {})[region.terminator] = None
+        return branch
