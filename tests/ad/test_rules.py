@@ -6,6 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from aotdiff.ad.expand import expand_derivatives
+from aotdiff.ad.forms import make_form
 from aotdiff.ad.forward import jvp_func
 from aotdiff.ad.rules import NON_DIFFERENTIABLE, PARTIALS, RULES, contributions, formulas
 from aotdiff.ir.builder import Builder, new_func
@@ -14,6 +16,7 @@ from aotdiff.ir.interpreter import run
 from aotdiff.ir.ops import OPS, SCALAR_OPS
 from aotdiff.ir.types import BOOL, F32, F64, I64
 from aotdiff.ir.verifier import verify
+from aotdiff.passes import pipeline
 
 INF, NAN = math.inf, math.nan
 
@@ -259,6 +262,43 @@ def test_special_points(row):
     assert same(partials(module, point), first)
     if second is not None:
         assert same(partials(scalar_module(name, len(point)), point, 2), second)
+
+
+def by_forms(module, forms, point, wrt):
+    name = "f"
+    for form in forms:
+        name = make_form(module, name, form, wrt).name
+        expand_derivatives(module)
+        pipeline.run(module, ["inline"])
+    return run(module, name, list(point))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{r[0]}-{r[1]}-{r[2]}" for r in ROWS])
+def test_special_points_in_reverse(row):
+    _, name, point, value, first, second = row
+    assert same(by_forms(scalar_module(name, len(point)), ["grad"], point, tuple(range(len(point)))), first)
+    for i in range(len(point)):
+        for form in (["hessian"], ["grad", "grad"]):
+            if second is not None:
+                got = by_forms(scalar_module(name, len(point)), form, point, (i,))
+                assert same(got, second[i : i + 1]), (form, i)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_reverse_against_forward(name):
+    """Third order: the gradient's second directional derivative, and the directional third derivative."""
+    for point, direction in _points(name):
+        if name == "ipow":
+            point, direction = point[:1], direction[:1]
+        wrt = tuple(range(len(point)))
+        want = directional(_module_of(name, 3), 3, point, direction)
+        args = [*point, *direction, *direction]
+        got = np.dot(by_forms(_module_of(name, 3), ["grad", "jvp", "jvp"], args, wrt), direction)
+        assert got == pytest.approx(want, rel=1e-12, abs=1e-12)
+        if len(point) == 1:
+            want = directional(_module_of(name, 3), 3, point, [1.0])
+            got = by_forms(_module_of(name, 3), ["grad", "grad", "grad"], point, wrt)
+            assert got == pytest.approx([want], rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize(("exponent", "at_zero"), [
