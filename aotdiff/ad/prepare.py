@@ -12,6 +12,7 @@ from __future__ import annotations
 from aotdiff.ad.activity import Activity
 from aotdiff.ad.cleanup import prune, strip_effects
 from aotdiff.ad.sizes import Sizes
+from aotdiff.ad.split import split_accumulators
 from aotdiff.ad.structure import Structure
 from aotdiff.ir.builder import Builder, static_size
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
@@ -28,6 +29,8 @@ def prepare(module: Module, func: Func, wrt: tuple[int, ...]) -> Func:
     seeded = [getattr(element_of(t), "is_float", False) for t in func.result_types]
     active = Activity(func, [func.params[k] for k in wrt], seeded).active
     _rewrite_reductions(func.body, active)
+    _read_roots(func.body)
+    split_accumulators(func.body, active)
     chain_sizes(func)
     run(module, ("cse",), only=[func])
     return func
@@ -44,6 +47,14 @@ def chain_sizes(func: Func) -> None:
                 env[op.results[0]] = size
     sizes.flush()
     substitute(func.body, env)
+
+
+def _read_roots(region: Region) -> None:
+    """Read arrays themselves rather than what `shaped` says of them, so that their adjoints are one."""
+    for op in region.walk():
+        if op.name == "read":
+            while (source := op.operands[0].op) is not None and source.name == "shaped":
+                op.operands = [source.operands[0], *op.operands[1:]]
 
 
 # Reductions ------------------------------------------------------------------------------------------------
