@@ -8,6 +8,7 @@ is given up, but for the body of a function, which is still read for its own err
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -47,6 +48,17 @@ def read_file(source: str, path: str, diagnostics: Diagnostics) -> ast.File:
         return reader.read()
 
 
+def tokens_of(lark: Lark, source: str) -> Iterator[Token]:
+    interactive = lark.parse_interactive(source)
+    return interactive.lexer_thread.lex(interactive.parser_state)
+
+
+def lex(source: str) -> list[Token]:
+    """All tokens of a text, comments and newlines included."""
+    with _lock:
+        return list(tokens_of(parser()[0], source))
+
+
 class FileReader:
     """Reads one file's chunks into an `ast.File`."""
 
@@ -63,8 +75,7 @@ class FileReader:
         self.in_junk = False  # among lines that belong to no item, reported already
 
     def read(self) -> ast.File:
-        interactive = self.lark.parse_interactive(self.source)
-        raw = interactive.lexer_thread.lex(interactive.parser_state)
+        raw = tokens_of(self.lark, self.source)
         chunks = Layout(self.path, read_tokens(raw, self.path, self.diagnostics)).run()
         for chunk in chunks:
             self.read_chunk(chunk, last=chunk is chunks[-1])
