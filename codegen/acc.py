@@ -1,0 +1,66 @@
+"""Accumulators: `withacc` takes its initial arrays over and hands them to the body; `accum` is load, add, store."""
+
+from __future__ import annotations
+
+from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.handing import hand_out
+from aotdiff.codegen.values import Buffer, Handle, Ref, llvm_type, memory_type
+from aotdiff.ir.graph import Op
+from aotdiff.ir.types import Acc, Scalar
+
+
+def emit_withacc(fe: FunctionEmitter, op: Op) -> None:
+    region, outer = op.regions[0], fe.scope
+    stores: list[Ref | Handle] = []
+    for init, arg in zip(op.operands, region.args, strict=True):
+        assert isinstance(arg.type, Acc)
+        if isinstance(init.type, Scalar):
+            handle = Handle(fe.alloca(memory_type(init.type)), (), init.type)
+            fe.store_element(init.type, fe.val(init), handle.ptr)
+            stores.append(handle)
+        else:
+            ref = fe.consume(fe.ref(init))
+            assert isinstance(ref.element, Scalar)
+            handle = Handle(ref.ptr, ref.dims, ref.element)
+            stores.append(ref)
+        fe.bind(arg, handle)
+    moved = fe.dying_captures(op)
+    for buffer in moved:
+        del outer.owned[buffer]
+    outs = _body(fe, op, moved)
+    for result, store in zip(op.results, stores, strict=False):
+        fe.bind(result, fe.load_element(store.element, store.ptr) if isinstance(store, Handle) else store)
+    for result, out in zip(op.results[len(stores) :], outs, strict=True):
+        fe.bind(result, out)
+
+
+def _body(fe: FunctionEmitter, op: Op, moved: list[Buffer]) -> list[str | Ref]:
+    """The body, which runs once; what it yields then belongs to the scope around."""
+    region = op.regions[0]
+    scope = fe.enter(region, moved)
+    fe.run(scope)
+    taken: dict[Buffer, None] = {}
+    found = [fe.env[v] for v in region.yielded]
+    outs = [hand_out(fe, scope, f, taken, stays=True) if isinstance(f, Ref) else f for f in found]
+    for line in fe.free_rest(scope):
+        fe.do(line)
+    fe.leave()
+    results: list[str | Ref] = []
+    for out in outs:
+        if isinstance(out, str):
+            results.append(out)
+            continue
+        assert not isinstance(out, Handle)
+        if out.owner is not None:
+            fe.own(out.owner).members = []
+        results.append(out.ref)
+    return results
+
+
+def emit_accum(fe: FunctionEmitter, op: Op) -> None:
+    handle = fe.handle(op.operands[0])
+    ptr = fe.element_at(handle, [fe.val(v) for v in op.operands[2:]])
+    old = fe.load_element(handle.element, ptr)
+    t = llvm_type(handle.element)
+    add = f"fadd {fe.module.reduction_flags}{t}" if handle.element.is_float else f"add {t}"
+    fe.store_element(handle.element, fe.op(f"{add} {old}, {fe.val(op.operands[1])}"), ptr)

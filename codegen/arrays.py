@@ -1,0 +1,129 @@
+"""Arrays: element reads and writes, shapes, sorting."""
+
+from __future__ import annotations
+
+from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.values import Buffer, Ref, element_size, llvm_type, memory_type
+from aotdiff.ir.graph import Op
+from aotdiff.ir.types import Array, Record, Scalar
+
+
+def emit_same(fe: FunctionEmitter, op: Op) -> None:
+    """The operand under another name."""
+    found = fe.env[op.operands[0]]
+    fe.bind(op.results[0], found)
+
+
+def emit_undef(fe: FunctionEmitter, op: Op) -> None:
+    """Zero for a scalar; a null pointer, which copies skip, for an array or record."""
+    type_ = op.results[0].type
+    if isinstance(type_, Scalar):
+        fe.bind(op.results[0], fe.literal(0, type_))
+    elif isinstance(type_, Array):
+        fe.bind(op.results[0], Ref("null", tuple(str(d or 0) for d in type_.dims), type_.element))
+    else:
+        assert isinstance(type_, Record)
+        fe.bind(op.results[0], Ref("null", (), type_))
+
+
+def emit_dim(fe: FunctionEmitter, op: Op) -> None:
+    size = fe.ref(op.operands[0]).dims[op.attrs["axis"]]
+    fe.nonneg.add(size)
+    fe.bind(op.results[0], size)
+
+
+def emit_read(fe: FunctionEmitter, op: Op) -> None:
+    array = fe.ref(op.operands[0])
+    ptr = fe.element_at(array, [fe.val(v) for v in op.operands[1:]])
+    value = fe.load_element(array.element, ptr)
+    if isinstance(array.element, Record):
+        fe.bind(op.results[0], Ref(value, (), array.element, array.buffer, part=True))
+    else:
+        fe.bind(op.results[0], value)
+
+
+def emit_update(fe: FunctionEmitter, op: Op) -> None:
+    target = fe.consume(fe.ref(op.operands[0]))
+    ptr = fe.element_at(target, [fe.val(v) for v in op.operands[2:]])
+    if isinstance(target.element, Record):
+        _replace_record(fe, op, target.element, ptr)
+    else:
+        fe.store_element(target.element, fe.val(op.operands[1]), ptr)
+    fe.bind(op.results[0], target)
+
+
+def _replace_record(fe: FunctionEmitter, op: Op, record: Record, ptr: str) -> None:
+    new = hand_over(fe, fe.ref(op.operands[1]))
+    old = fe.load("ptr", ptr)
+    fe.do(f"call void {fe.module.record_functions(record.name).drop}(ptr %ctx, ptr {old})")
+    fe.store("ptr", new, ptr)
+
+
+def hand_over(fe: FunctionEmitter, ref: Ref) -> str:
+    """Pointer to heap memory with this content that now belongs to another structure."""
+    buffer = ref.buffer
+    if buffer is not None and not buffer.stack and not buffer.pinned and fe.can_take(ref):
+        ref = fe.unique(ref)
+    else:
+        ref = fe.copy_to_heap(ref)
+    assert ref.buffer is not None
+    del fe.scope.owned[ref.buffer]
+    return ref.ptr
+
+
+def emit_insert(fe: FunctionEmitter, op: Op) -> None:
+    rank = len(op.operands) - 2
+    block = fe.ref(op.operands[1])
+    target = fe.consume(fe.ref(op.operands[0]))
+    offsets = [fe.val(v) for v in op.operands[2:]]
+    rows = [_open_loop(fe, block.dims[r]) for r in range(rank - 1)]
+    indices = [row.index for row in rows]
+    to = fe.element_at(target, [*map(fe.add, offsets[:-1], indices), offsets[-1]])
+    source = fe.element_at(block, [*indices, "0"])
+    if isinstance(block.element, Record):
+        raise NotImplementedError("insert of records")
+    fe.copy_bytes(to, source, fe.mul(block.dims[-1], str(element_size(block.element))))
+    for row in reversed(rows):
+        row.close(fe)
+    fe.bind(op.results[0], target)
+
+
+class _Row:
+    """A counting loop being emitted."""
+
+    def __init__(self, fe: FunctionEmitter, count: str):
+        head, body, self.exit = fe.label("row"), fe.label("rowbody"), fe.label("rowend")
+        before = fe.block_name
+        fe.jump(head)
+        fe.start(head)
+        self.head, self.before = head, before
+        self.index = fe.name()
+        self.hole = fe.hole()
+        fe.branch(fe.op(f"icmp slt i64 {self.index}, {count}"), body, self.exit)
+        fe.start(body)
+
+    def close(self, fe: FunctionEmitter) -> None:
+        following = fe.op(f"add nsw i64 {self.index}, 1")
+        fe.fill(self.hole, f"{self.index} = phi i64 [ 0, %{self.before} ], [ {following}, %{fe.block_name} ]")
+        fe.jump(self.head)
+        fe.start(self.exit)
+
+
+def _open_loop(fe: FunctionEmitter, count: str) -> _Row:
+    return _Row(fe, count)
+
+
+def emit_reshape(fe: FunctionEmitter, op: Op) -> None:
+    array = fe.ref(op.operands[0])
+    dims = tuple(fe.val(v) for v in op.operands[1:])
+    fe.bind(op.results[0], Ref(array.ptr, dims, array.element, array.buffer, array.part))
+
+
+def emit_argsort(fe: FunctionEmitter, op: Op) -> None:
+    array = fe.ref(op.operands[0])
+    result = fe.new_result(op.results[0], array.dims, Scalar("i64"))
+    bytes_ = fe.byte_count(array.dims, result.element)
+    scratch = fe.own(Buffer(fe.heap(bytes_)))
+    function = fe.module.sorter(memory_type(array.element), llvm_type(array.element))
+    fe.do(f"call void {function}(ptr {array.ptr}, i64 {array.dims[0]}, ptr {result.ptr}, ptr {scratch.ptr})")
+    fe.bind(op.results[0], result)

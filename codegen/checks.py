@@ -1,0 +1,96 @@
+"""Run-time checks and the interrupt flag."""
+
+from __future__ import annotations
+
+from aotdiff.codegen import context
+from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.text import is_literal
+from aotdiff.ir.graph import Op, Region
+from aotdiff.ir.types import Scalar
+
+_LONG = 1 << 16
+
+
+def emit_check(fe: FunctionEmitter, op: Op) -> None:
+    """Leave through a cold block unless the condition holds."""
+    cond = fe.val(op.operands[0])
+    if cond == "true":
+        return
+    values = []
+    for v in op.operands[1:]:
+        assert isinstance(v.type, Scalar)
+        values.append((v.type.kind, fe.val(v)))
+    label = fe.label("fail")
+    fe.cold.append(f"{label}:")
+    converted = [_printable(fe, kind, name) for kind, name in values]
+    report = fe.report(op.attrs["kind"], op.loc or fe.func.loc, op.attrs["message"], converted)
+    fe.cold += ["  " + line for line in report]
+    go = fe.label("ok")
+    fe.lines.append(f"  br i1 {cond}, label %{go}, label %{label}, !prof !0")
+    fe.start(go)
+
+
+def _printable(fe: FunctionEmitter, kind: str, name: str) -> tuple[str, str]:
+    """The value as printf takes it, converted in the cold block."""
+    if kind in ("i64", "f64"):
+        return ("i64" if kind == "i64" else "double"), name
+    wide = fe.name()
+    if kind == "f32":
+        fe.cold.append(f"  {wide} = fpext float {name} to double")
+        return "double", wide
+    fe.cold.append(f"  {wide} = zext i1 {name} to i64")
+    return "i64", wide
+
+
+def poll(fe: FunctionEmitter) -> None:
+    """Stop with KeyboardInterrupt if the flag is set."""
+    flag = fe.op(f"load volatile i32, ptr {interrupt_flag(fe)}, align 4")
+    label = fe.label("interrupt")
+    fe.cold.append(f"{label}:")
+    fe.cold += ["  " + t for t in fe.report("KeyboardInterrupt", fe.op_now.loc or fe.func.loc, "interrupted")]
+    fe.unless(fe.op(f"icmp ne i32 {flag}, 0"), label)
+
+
+def interrupt_flag(fe: FunctionEmitter) -> str:
+    """Address of the flag, looked up at the start of the function."""
+    if not fe.interrupt:
+        where, given, null, fe.interrupt = fe.name(), fe.name(), fe.name(), fe.name()
+        zero = fe.module.zero_flag()
+        fe.prologue += [
+            f"  {where} = getelementptr i8, ptr %ctx, i64 {context.INTERRUPT}",
+            f"  {given} = load ptr, ptr {where}",
+            f"  {null} = icmp eq ptr {given}, null",
+            f"  {fe.interrupt} = select i1 {null}, ptr {zero}, ptr {given}",
+        ]
+    return fe.interrupt
+
+
+def poll_sometimes(fe: FunctionEmitter, k: str) -> None:
+    """Look at the flag every 65536th iteration."""
+    look, go = fe.label("look"), fe.label("on")
+    low = fe.op(f"and i64 {k}, {_LONG - 1}")
+    fe.lines.append(f"  br i1 {fe.op(f'icmp eq i64 {low}, {_LONG - 1}')}, label %{look}, label %{go}, !prof !1")
+    fe.start(look)
+    poll(fe)
+    fe.jump(go)
+    fe.start(go)
+
+
+def runs_long(region: Region) -> bool:
+    """Whether one run of the region may take long: it has loops of unknown length, or calls."""
+    for op in region.walk():
+        if op.name in ("while", "call", "argsort"):
+            return True
+        if op.name in ("par", "for"):
+            counts = op.operands[: op.attrs["rank"] if op.name == "par" else 1]
+            if not all(v.op is not None and v.op.name == "const" and v.op.attrs["value"] <= 256 for v in counts):
+                return True
+    return False
+
+
+def poll_loop(fe: FunctionEmitter, region: Region, k: str, count: str) -> None:
+    """The right poll for a sequential loop over k."""
+    if runs_long(region):
+        poll(fe)
+    elif not (is_literal(count) and int(count) <= _LONG):
+        poll_sometimes(fe, k)

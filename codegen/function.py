@@ -1,0 +1,464 @@
+"""Emission of one function: values, allocation, ownership, regions, errors.
+
+The rules of ownership (see `values.Buffer`): whoever owns a buffer frees it after the last use of the values
+that show it, or hands it on. An operation that writes takes a buffer over if it is owned here and no value that
+shows it is needed later; otherwise it copies first. Captured values belong to the region around; a branch and the
+body of `withacc`, which run at most once, are given what dies with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from aotdiff.codegen import context
+from aotdiff.codegen.bufferize import Flow
+from aotdiff.codegen.scalartext import ScalarText
+from aotdiff.codegen.text import is_literal
+from aotdiff.codegen.values import Buffer, Handle, Ref, Scope, element_size, llvm_type, memory_type
+from aotdiff.ir.graph import Func, Loc, Op, Region, Value
+from aotdiff.ir.types import Record, Scalar, dims_of
+
+if TYPE_CHECKING:
+    from aotdiff.codegen.module import ModuleText
+
+SMALL = 64  # elements of the largest array kept on the stack
+Emit = Callable[["FunctionEmitter", Op], None]
+
+
+class FunctionEmitter(ScalarText):
+    """Emits the body of `func`; the ABI around it is in `calls.py` and `entry.py`."""
+
+    def __init__(self, module: ModuleText, func: Func, flow: Flow, recursive: bool):
+        super().__init__(module)
+        self.func = func
+        self.flow = flow
+        self.recursive = recursive
+        self.env: dict[Value, str | Ref | Handle] = {}
+        self.hints: dict[Value, tuple[str, tuple[str, ...]]] = {}
+        self.scopes: list[Scope] = []
+        self.nonneg: set[str] = set()
+        self.stack_room = 2048 if recursive else 65536
+        self.fail_return: Callable[[str], list[str]] = lambda code: []
+        self.interrupt = ""
+        self._memory_fail: dict[int, str] = {}
+
+    @property
+    def scope(self) -> Scope:
+        return self.scopes[-1]
+
+    @property
+    def op_now(self) -> Op:
+        scope = self.scope
+        return scope.region.ops[scope.index]
+
+    # Values -----------------------------------------------------------------------------------------------
+
+    def val(self, value: Value) -> str:
+        found = self.env[value]
+        assert isinstance(found, str)
+        return found
+
+    def ref(self, value: Value) -> Ref:
+        found = self.env[value]
+        assert isinstance(found, Ref)
+        return found
+
+    def handle(self, value: Value) -> Handle:
+        found = self.env[value]
+        assert isinstance(found, Handle)
+        return found
+
+    def bind(self, value: Value, what: str | Ref | Handle) -> None:
+        """Give a graph value its LLVM names; sizes the type knows become numbers."""
+        if isinstance(what, Ref):
+            dims = tuple(str(s) if s is not None else d for s, d in zip(dims_of(value.type), what.dims, strict=True))
+            what = Ref(what.ptr, dims, what.element, what.buffer, what.part)
+            if what.buffer is not None:
+                what.buffer.members.append(value)
+            self.nonneg.update(dims)
+        self.env[value] = what
+
+    def clamp(self, size: str) -> str:
+        """max(size, 0)."""
+        if is_literal(size):
+            return str(max(int(size), 0))
+        if size in self.nonneg:
+            return size
+        self.module.declare("declare i64 @llvm.smax.i64(i64, i64)")
+        return self.op(f"call i64 @llvm.smax.i64(i64 {size}, i64 0)")
+
+    # Memory -----------------------------------------------------------------------------------------------
+
+    def element_at(self, ref: Ref | Handle, indices: Sequence[str]) -> str:
+        """Address of an element."""
+        linear = "0"
+        for index, size in zip(indices, ref.dims, strict=True):
+            linear = self.add(self.mul(linear, size), index)
+        return self.slot(ref.ptr, ref.element, linear)
+
+    def slot(self, ptr: str, element: Scalar | Record, linear: str) -> str:
+        if linear == "0":
+            return ptr
+        return self.op(f"getelementptr inbounds {memory_type(element)}, ptr {ptr}, i64 {linear}")
+
+    def load_element(self, element: Scalar | Record, ptr: str) -> str:
+        value = self.op(f"load {memory_type(element)}, ptr {ptr}")
+        return self.op(f"icmp ne i8 {value}, 0") if llvm_type(element) == "i1" else value
+
+    def store_element(self, element: Scalar | Record, value: str, ptr: str) -> None:
+        if llvm_type(element) == "i1":
+            value = self.op(f"zext i1 {value} to i8")
+        self.store(memory_type(element), value, ptr)
+
+    def count(self, dims: Sequence[str]) -> str:
+        """Number of elements of an array that exists."""
+        total = "1"
+        for d in dims:
+            total = self.mul(total, d)
+        return total
+
+    def byte_count(self, dims: Sequence[str], element: Scalar | Record) -> str:
+        return self.mul(self.count(dims), str(element_size(element)))
+
+    def new_byte_count(self, dims: Sequence[str], element: Scalar | Record) -> str:
+        """Bytes of an array to be made; -1 (which no allocation can satisfy) where that overflows."""
+        total, overflow = str(element_size(element)), ""
+        for d in sorted(dims, key=is_literal, reverse=True):
+            if is_literal(total) and is_literal(d):
+                total = str(min(int(total) * int(d), 1 << 62))
+                continue
+            self.module.declare("declare { i64, i1 } @llvm.umul.with.overflow.i64(i64, i64)")
+            pair = self.op(f"call {{ i64, i1 }} @llvm.umul.with.overflow.i64(i64 {total}, i64 {d})")
+            total = self.op(f"extractvalue {{ i64, i1 }} {pair}, 0")
+            over = self.op(f"extractvalue {{ i64, i1 }} {pair}, 1")
+            overflow = self.op(f"or i1 {overflow}, {over}") if overflow else over
+        return self.op(f"select i1 {overflow}, i64 -1, i64 {total}") if overflow else total
+
+    def is_small(self, dims: Sequence[str], element: Scalar | Record) -> bool:
+        """Static, and small enough for the stack."""
+        if isinstance(element, Record) or not dims or not all(is_literal(d) for d in dims):
+            return False
+        total = 1
+        for d in dims:
+            total *= int(d)
+        return total <= SMALL and total * element_size(element) <= self.stack_room
+
+    def new_stack(self, dims: Sequence[str], element: Scalar | Record) -> Buffer:
+        total = 1
+        for d in dims:
+            total *= int(d)
+        self.stack_room -= total * element_size(element)
+        ptr = self.alloca(f"[{max(total, 1)} x {memory_type(element)}]", 16)
+        return self.own(Buffer(ptr, stack=True))
+
+    def own(self, buffer: Buffer) -> Buffer:
+        """The current scope becomes the owner."""
+        self.scope.owned[buffer] = None
+        self.scope.fresh.append(buffer)
+        return buffer
+
+    def check_memory(self, ptr: str) -> None:
+        """Stop with MemoryError if an allocation failed."""
+        bad = self.op(f"icmp eq ptr {ptr}, null")
+        self.unless(bad, self._memory_failure())
+
+    def _memory_failure(self) -> str:
+        loc = self.op_now.loc or self.func.loc
+        line = loc.line if loc else 0
+        if line not in self._memory_fail:
+            label = self.label("nomem")
+            self._memory_fail[line] = label
+            self.cold.append(f"{label}:")
+            self.cold += ["  " + t for t in self.report("MemoryError", loc, "out of memory")]
+        return self._memory_fail[line]
+
+    def heap(self, bytes_: str) -> str:
+        """Memory from the workspace."""
+        self.module.need("aot.alloc")
+        ptr = self.op(f"call noalias align 64 ptr @aot.alloc(ptr %ctx, i64 {bytes_})")
+        self.check_memory(ptr)
+        return ptr
+
+    def new_array(self, dims: Sequence[str], element: Scalar | Record) -> Ref:
+        """A fresh array owned by the current scope, contents undefined."""
+        dims = tuple(dims)
+        if self.is_small(dims, element):
+            buffer = self.new_stack(dims, element)
+        else:
+            buffer = self.own(Buffer(self.heap(self.new_byte_count(dims, element))))
+        self._mark_records(buffer, dims, element)
+        return Ref(buffer.ptr, dims, element, buffer)
+
+    def _mark_records(self, buffer: Buffer, dims: Sequence[str], element: Scalar | Record) -> None:
+        if isinstance(element, Record):
+            buffer.record, buffer.count = element.name, self.count(dims)
+
+    def new_result(self, value: Value, dims: Sequence[str], element: Scalar | Record) -> Ref:
+        """Storage of a result array: where the value is wanted in the end, or fresh."""
+        hint = self.hints.pop(value, None)
+        if hint is None:
+            return self.new_array(dims, element)
+        ptr, wanted = hint
+        self.check_same_dims(tuple(dims), wanted)
+        buffer = self.own(Buffer(ptr, pinned=True))
+        return Ref(ptr, tuple(dims), element, buffer)
+
+    def check_same_dims(self, dims: tuple[str, ...], wanted: tuple[str, ...], unless_null: str = "") -> None:
+        """ValueError where an array does not have the size there is room for."""
+        wrong = ""
+        for d, w in zip(dims, wanted, strict=True):
+            if d == w:
+                continue
+            differs = self.op(f"icmp ne i64 {d}, {w}")
+            wrong = self.op(f"or i1 {wrong}, {differs}") if wrong else differs
+        if not wrong:
+            return
+        if unless_null:
+            real = self.op(f"icmp ne ptr {unless_null}, null")
+            wrong = self.op(f"and i1 {wrong}, {real}")
+        label = self.label("baddims")
+        self.cold.append(f"{label}:")
+        loc = self.op_now.loc or self.func.loc
+        message = "an array of sizes [" + ", ".join(f"{{{i}}}" for i in range(len(dims))) + "] where ["
+        message += ", ".join(f"{{{i + len(dims)}}}" for i in range(len(dims))) + "] was expected"
+        values = [("i64", d) for d in (*dims, *wanted)]
+        self.cold += ["  " + t for t in self.report("ValueError", loc, message, values)]
+        self.unless(wrong, label)
+
+    def copy_bytes(self, to: str, source: str, bytes_: str) -> None:
+        self.module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        self.do(self.memcpy(to, source, bytes_))
+
+    def memcpy(self, to: str, source: str, bytes_: str) -> str:
+        return f"call void @llvm.memcpy.p0.p0.i64(ptr align 8 {to}, ptr align 8 {source}, i64 {bytes_}, i1 false)"
+
+    def copy_array(self, to: str, source: Ref) -> None:
+        """Copy the elements (scalars), nothing from an undefined array."""
+        if source.ptr != "null":
+            self.copy_bytes(to, source.ptr, self.byte_count(source.dims, source.element))
+
+    def copy(self, source: Ref) -> Ref:
+        """A fresh copy owned by the current scope."""
+        if isinstance(source.element, Record):
+            return self._copy_records(source, source.element)
+        if self.is_small(source.dims, source.element):
+            fresh = self.new_array(source.dims, source.element)
+            self.copy_array(fresh.ptr, source)
+            return fresh
+        return self.copy_to_heap(source)
+
+    def copy_to_heap(self, source: Ref) -> Ref:
+        """A fresh copy that can outlive the function."""
+        if isinstance(source.element, Record):
+            return self._copy_records(source, source.element)
+        self.module.need("aot.clone")
+        bytes_ = self.byte_count(source.dims, source.element)
+        ptr = self.op(f"call noalias align 64 ptr @aot.clone(ptr %ctx, ptr {source.ptr}, i64 {bytes_})")
+        self.check_memory(ptr)
+        return Ref(ptr, source.dims, source.element, self.own(Buffer(ptr)))
+
+    def _copy_records(self, source: Ref, record: Record) -> Ref:
+        names = self.module.record_functions(record.name)
+        if source.dims:
+            count = self.count(source.dims)
+            ptr = self.op(f"call ptr {names.clone_array}(ptr %ctx, ptr {source.ptr}, i64 {count})")
+            self.check_memory(ptr)
+            buffer = Buffer(ptr, record=record.name, count=count)
+        else:
+            ptr = self.op(f"call ptr {names.clone}(ptr %ctx, ptr {source.ptr})")
+            null = self.op(f"icmp eq ptr {ptr}, null")
+            real = self.op(f"icmp ne ptr {source.ptr}, null")
+            self.unless(self.op(f"and i1 {null}, {real}"), self._memory_failure())
+            buffer = Buffer(ptr, record=record.name)
+        return Ref(ptr, source.dims, source.element, self.own(buffer))
+
+    # Ownership ----------------------------------------------------------------------------------------------
+
+    def is_dead(self, buffer: Buffer, scope: Scope) -> bool:
+        """Whether no value that shows this memory is used after the current operation."""
+        last, now = scope.last_use, scope.index
+        if any(last.get(v, -1) > now for v in buffer.members):
+            return False
+        buffer.dependents = [d for d in buffer.dependents if not self.is_dead(d, scope)]
+        return not buffer.dependents
+
+    def _uses_now(self, buffer: Buffer) -> int:
+        """How often the current operation mentions this memory."""
+        op = self.op_now
+        uses = sum(1 for v in op.operands if self._shows(v, buffer))
+        return uses + sum(1 for v in self.flow.captures.get(op, ()) if self._shows(v, buffer))
+
+    def _shows(self, value: Value, buffer: Buffer) -> bool:
+        found = self.env.get(value)
+        if not isinstance(found, Ref) or found.buffer is None:
+            return False
+        return found.buffer is buffer or (found.buffer.flag != "true" and buffer in found.buffer.roots)
+
+    def can_take(self, ref: Ref) -> bool:
+        """Whether the current operation, which uses `ref`, may take its memory over."""
+        buffer, scope = ref.buffer, self.scope
+        if buffer is None or ref.part or buffer not in scope.owned or buffer.flag == "false":
+            return False
+        return self.is_dead(buffer, scope) and self._uses_now(buffer) == 1
+
+    def consume(self, ref: Ref) -> Ref:
+        """The array in memory that may be written: its own if nobody needs it afterwards, else a copy."""
+        if not self.can_take(ref):
+            return self.copy(ref)
+        assert ref.buffer is not None
+        ref.buffer.members = []
+        if ref.buffer.flag == "true":
+            return ref
+        return self.unique(ref)
+
+    def unique(self, ref: Ref) -> Ref:
+        """A conditionally owned buffer made our own: copied where it is not."""
+        buffer = ref.buffer
+        assert buffer is not None
+        if buffer.flag == "true":
+            return ref
+        if buffer.flag == "false":
+            self.scope.owned.pop(buffer, None)
+            return self.copy_to_heap(ref)
+        share, go = self.label("share"), self.label("own")
+        before = self.block_name
+        self.branch(buffer.flag, go, share)
+        self.start(share)
+        copied = self.copy_to_heap(ref)
+        assert copied.buffer is not None
+        after = self.block_name
+        self.jump(go)
+        self.start(go)
+        ptr = self.phi("ptr", (ref.ptr, before), (copied.ptr, after))
+        del self.scope.owned[copied.buffer]
+        del self.scope.owned[buffer]
+        new = self.own(Buffer(ptr, record=buffer.record, count=buffer.count))
+        return Ref(ptr, ref.dims, ref.element, new)
+
+    def free_lines(self, buffer: Buffer) -> list[str]:
+        """Instructions that give a buffer back."""
+        if buffer.stack or buffer.pinned or buffer.flag == "false":
+            return []
+        ptr, before = buffer.ptr, []
+        if buffer.flag != "true":
+            ptr = self.name()
+            before = [f"{ptr} = select i1 {buffer.flag}, ptr {buffer.ptr}, ptr null"]
+        if buffer.record is None:
+            self.module.need("aot.free")
+            return [*before, f"call void @aot.free(ptr %ctx, ptr {ptr})"]
+        names = self.module.record_functions(buffer.record)
+        if buffer.count is None:
+            return [*before, f"call void {names.drop}(ptr %ctx, ptr {ptr})"]
+        return [*before, f"call void {names.drop_array}(ptr %ctx, ptr {ptr}, i64 {buffer.count})"]
+
+    def free(self, buffer: Buffer) -> None:
+        for line in self.free_lines(buffer):
+            self.do(line)
+
+    def free_rest(self, scope: Scope, keep: Sequence[Buffer] = ()) -> list[str]:
+        """Instructions that free all a scope still owns, at its end."""
+        lines: list[str] = []
+        for buffer in scope.owned:
+            if buffer not in keep:
+                lines += self.free_lines(buffer)
+        scope.owned = {b: None for b in scope.owned if b in keep}
+        return lines
+
+    def _release_dead(self, op: Op | None, values: Sequence[Value]) -> None:
+        """Free what the current operation used last."""
+        scope = self.scope
+        candidates: dict[Buffer, None] = dict.fromkeys(scope.fresh)
+        scope.fresh = []
+        self._add_buffers(candidates, values)
+        if op is not None:
+            self._add_buffers(candidates, op.operands)
+            self._add_buffers(candidates, self.flow.captures.get(op, ()))
+        for buffer in candidates:
+            if buffer in scope.owned and not buffer.pinned and self.is_dead(buffer, scope):
+                del scope.owned[buffer]
+                self.free(buffer)
+
+    def _add_buffers(self, found: dict[Buffer, None], values: Sequence[Value] | frozenset[Value]) -> None:
+        for value in values:
+            what = self.env.get(value)
+            if isinstance(what, Ref) and what.buffer is not None:
+                found[what.buffer] = None
+                found.update(dict.fromkeys(what.buffer.roots))
+
+    # Regions --------------------------------------------------------------------------------------------------
+
+    def enter(self, region: Region, owned: Sequence[Buffer] = ()) -> Scope:
+        scope = Scope(region, self.flow.last_use[region], dict.fromkeys(owned))
+        self.scopes.append(scope)
+        return scope
+
+    def leave(self) -> None:
+        self.scopes.pop()
+
+    def run(self, scope: Scope) -> None:
+        """Emit all operations but the `yield`; the scope then stands at the `yield`."""
+        from aotdiff.codegen.emit import EMITTERS, SCALARS
+
+        scope.fresh = list(scope.owned)
+        self._release_dead(None, ())
+        for k, op in enumerate(scope.region.ops[:-1]):
+            scope.index = k
+            scalar = SCALARS.get(op.name)
+            if scalar is not None:
+                self.env[op.results[0]] = scalar(self, op, [self.env[v] for v in op.operands])
+                continue
+            EMITTERS[op.name](self, op)
+            self._release_dead(op, op.results)
+        scope.index = len(scope.region.ops) - 1
+
+    def dying_captures(self, op: Op) -> list[Buffer]:
+        """Owned buffers that the regions of the current operation use last (and its operands do not)."""
+        found: dict[Buffer, None] = {}
+        self._add_buffers(found, sorted(self.flow.captures.get(op, ()), key=self._order))
+        operands: dict[Buffer, None] = {}
+        self._add_buffers(operands, op.operands)
+        scope = self.scope
+        return [b for b in found if b in scope.owned and b not in operands and self.is_dead(b, scope)]
+
+    def _order(self, value: Value) -> str:
+        found = self.env[value]
+        return found.ptr if isinstance(found, Ref) else ""
+
+    # Errors ---------------------------------------------------------------------------------------------------
+
+    def report(
+        self, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]] = ()
+    ) -> list[str]:
+        """Instructions that write an error into the context and leave the function. Values are (LLVM type, name)."""
+        prefix = f"{loc.path}:{loc.line}: " if loc else ""
+        text, order = _printf_format(prefix, message, [t for t, _ in values])
+        number = context.KIND_NUMBERS[kind]
+        line, where = self.name(), self.name()
+        args = "".join(f", {values[i][0]} {values[i][1]}" for i in order)
+        self.module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
+        return [
+            f"store i32 {number}, ptr %ctx",
+            f"{line} = getelementptr i8, ptr %ctx, i64 {context.LINE}",
+            f"store i32 {loc.line if loc else 0}, ptr {line}",
+            f"{where} = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}",
+            f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {where}, i64 {context.MESSAGE_SIZE}, "
+            f"ptr {self.module.string(text)}{args})",
+            *self.fail_return(str(number)),
+        ]
+
+
+def _printf_format(prefix: str, message: str, types: Sequence[str]) -> tuple[str, list[int]]:
+    """`prefix` and `message` as a printf format, and which values it prints in which order."""
+    text, order, i = prefix.replace("%", "%%"), [], 0
+    while i < len(message):
+        end = message.find("}", i)
+        if message[i] == "{" and end > 0 and message[i + 1 : end].isdigit() and int(message[i + 1 : end]) < len(types):
+            index = int(message[i + 1 : end])
+            text += "%lld" if types[index] == "i64" else "%g"
+            order.append(index)
+            i = end + 1
+            continue
+        text += "%%" if message[i] == "%" else message[i]
+        i += 1
+    return text, order

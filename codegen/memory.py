@@ -1,0 +1,345 @@
+"""The workspace allocator, as LLVM IR: size classes with free lists over a few large chunks.
+
+Everything allocated during a call is given back at its end at once (`aot.reset`), so error paths free nothing.
+A buffer has a 64-byte header that holds its size class; classes are four to an octave.
+"""
+
+from __future__ import annotations
+
+from aotdiff.codegen import context as ctx
+
+_BIG = 1 << 20
+_LIMIT = 1 << 46
+_FIRST_CHUNK = 1 << 16
+
+ALLOC = f"""
+define internal noalias ptr @aot.alloc(ptr noalias %ctx, i64 %bytes) #1 {{
+entry:
+  %big = icmp ugt i64 %bytes, {_LIMIT}
+  br i1 %big, label %none, label %sized, !prof !1
+sized:
+  %rounded = call i64 @llvm.umax.i64(i64 %bytes, i64 64)
+  %x = sub i64 %rounded, 1
+  %zeros = call i64 @llvm.ctlz.i64(i64 %x, i1 true)
+  %e = sub i64 63, %zeros
+  %shift = sub i64 %e, 2
+  %top = lshr i64 %x, %shift
+  %m = and i64 %top, 3
+  %e4 = shl i64 %e, 2
+  %class = or i64 %e4, %m
+  %offset = shl i64 %class, 3
+  %lists = getelementptr i8, ptr %ctx, i64 {ctx.FREE}
+  %slot = getelementptr i8, ptr %lists, i64 %offset
+  %head = load ptr, ptr %slot
+  %empty = icmp eq ptr %head, null
+  br i1 %empty, label %carve, label %pop
+pop:
+  %next = load ptr, ptr %head
+  store ptr %next, ptr %slot
+  ret ptr %head
+carve:
+  %m5 = add i64 %m, 5
+  %size = shl i64 %m5, %shift
+  %padded = add i64 %size, 127
+  %need = and i64 %padded, -64
+  %bumpat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP}
+  %endat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP_END}
+  %dirty = getelementptr i8, ptr %ctx, i64 {ctx.DIRTY}
+  store i64 1, ptr %dirty
+  %bump = load ptr, ptr %bumpat
+  %end = load ptr, ptr %endat
+  %b = ptrtoint ptr %bump to i64
+  %f = ptrtoint ptr %end to i64
+  %room = sub i64 %f, %b
+  %fits = icmp uge i64 %room, %need
+  br i1 %fits, label %place, label %chunk, !prof !0
+place:
+  %after = getelementptr i8, ptr %bump, i64 %need
+  store ptr %after, ptr %bumpat
+  br label %done
+chunk:
+  %block = call ptr @aot.chunk(ptr %ctx, i64 %need)
+  %failed = icmp eq ptr %block, null
+  br i1 %failed, label %none, label %done, !prof !1
+done:
+  %start = phi ptr [ %bump, %place ], [ %block, %chunk ]
+  store i64 %class, ptr %start
+  %user = getelementptr i8, ptr %start, i64 64
+  ret ptr %user
+none:
+  ret ptr null
+}}
+"""
+
+# A chunk: next chunk, its size; blocks from the next multiple of 64. Large blocks get a chunk each and leave the bump.
+CHUNK = f"""
+define internal ptr @aot.chunk(ptr %ctx, i64 %need) #1 {{
+entry:
+  %wantat = getelementptr i8, ptr %ctx, i64 {ctx.WANT}
+  %want = load i64, ptr %wantat
+  %totalat = getelementptr i8, ptr %ctx, i64 {ctx.TOTAL}
+  %total = load i64, ptr %totalat
+  %least = call i64 @llvm.umax.i64(i64 %want, i64 {_FIRST_CHUNK})
+  %grown = call i64 @llvm.umax.i64(i64 %least, i64 %total)
+  %capped = call i64 @llvm.umin.i64(i64 %grown, i64 268435456)
+  %usual = call i64 @llvm.umax.i64(i64 %capped, i64 %want)
+  %need128 = add i64 %need, 128
+  %big = icmp uge i64 %need, {_BIG}
+  %covers = icmp uge i64 %usual, %need128
+  %first = icmp ne i64 %want, 0
+  %whole = and i1 %covers, %first
+  %notwhole = xor i1 %whole, true
+  %alone = and i1 %big, %notwhole
+  %atleast = call i64 @llvm.umax.i64(i64 %usual, i64 %need128)
+  %size = select i1 %alone, i64 %need128, i64 %atleast
+  %try = call ptr @malloc(i64 %size)
+  %failed = icmp eq ptr %try, null
+  br i1 %failed, label %smaller, label %got
+smaller:
+  %again = call ptr @malloc(i64 %need128)
+  %hopeless = icmp eq ptr %again, null
+  br i1 %hopeless, label %none, label %got
+got:
+  %p = phi ptr [ %try, %entry ], [ %again, %smaller ]
+  %n = phi i64 [ %size, %entry ], [ %need128, %smaller ]
+  %newtotal = add i64 %total, %n
+  store i64 %newtotal, ptr %totalat
+  store i64 0, ptr %wantat
+  %listat = getelementptr i8, ptr %ctx, i64 {ctx.CHUNKS}
+  %list = load ptr, ptr %listat
+  store ptr %list, ptr %p
+  %sizeat = getelementptr i8, ptr %p, i64 8
+  store i64 %n, ptr %sizeat
+  store ptr %p, ptr %listat
+  %start = call ptr @aot.chunk_start(ptr %p)
+  br i1 %alone, label %out, label %usable
+usable:
+  %after = getelementptr i8, ptr %start, i64 %need
+  %bumpat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP}
+  store ptr %after, ptr %bumpat
+  %end = getelementptr i8, ptr %p, i64 %n
+  %endat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP_END}
+  store ptr %end, ptr %endat
+  br label %out
+out:
+  ret ptr %start
+none:
+  ret ptr null
+}}
+
+define internal ptr @aot.chunk_start(ptr %p) #2 {{
+  %i = ptrtoint ptr %p to i64
+  %j = add i64 %i, 79
+  %k = and i64 %j, -64
+  %d = sub i64 %k, %i
+  %start = getelementptr i8, ptr %p, i64 %d
+  ret ptr %start
+}}
+"""
+
+FREE = f"""
+define internal void @aot.free(ptr noalias %ctx, ptr %p) #1 {{
+entry:
+  %null = icmp eq ptr %p, null
+  br i1 %null, label %out, label %put
+put:
+  %header = getelementptr i8, ptr %p, i64 -64
+  %class = load i64, ptr %header
+  %offset = shl i64 %class, 3
+  %lists = getelementptr i8, ptr %ctx, i64 {ctx.FREE}
+  %slot = getelementptr i8, ptr %lists, i64 %offset
+  %head = load ptr, ptr %slot
+  store ptr %head, ptr %p
+  store ptr %p, ptr %slot
+  br label %out
+out:
+  ret void
+}}
+"""
+
+CLONE = """
+define internal noalias ptr @aot.clone(ptr noalias %ctx, ptr %from, i64 %bytes) #1 {
+entry:
+  %p = call ptr @aot.alloc(ptr %ctx, i64 %bytes)
+  %failed = icmp eq ptr %p, null
+  %nothing = icmp eq ptr %from, null
+  %skip = or i1 %failed, %nothing
+  br i1 %skip, label %out, label %copy
+copy:
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %p, ptr align 8 %from, i64 %bytes, i1 false)
+  br label %out
+out:
+  ret ptr %p
+}
+"""
+
+# A buffer of at least `need` bytes with the first `used` bytes of `p`, which is freed; twice the size where it moves.
+GROW = """
+define internal ptr @aot.grow(ptr noalias %ctx, ptr %p, i64 %used, i64 %need) #1 {
+entry:
+  %twice = shl i64 %used, 1
+  %size = call i64 @llvm.umax.i64(i64 %need, i64 %twice)
+  %new = call ptr @aot.alloc(ptr %ctx, i64 %size)
+  %failed = icmp eq ptr %new, null
+  br i1 %failed, label %out, label %copy
+copy:
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %new, ptr align 8 %p, i64 %used, i1 false)
+  call void @aot.free(ptr %ctx, ptr %p)
+  br label %out
+out:
+  ret ptr %new
+}
+"""
+
+RESET = f"""
+define internal void @aot.reset(ptr noalias %ctx) #2 {{
+entry:
+  %dirtyat = getelementptr i8, ptr %ctx, i64 {ctx.DIRTY}
+  %dirty = load i64, ptr %dirtyat
+  %clean = icmp eq i64 %dirty, 0
+  br i1 %clean, label %out, label %all
+all:
+  call void @aot.reset_all(ptr %ctx)
+  br label %out
+out:
+  ret void
+}}
+
+define internal void @aot.reset_all(ptr noalias %ctx) #1 {{
+entry:
+  %dirtyat = getelementptr i8, ptr %ctx, i64 {ctx.DIRTY}
+  store i64 0, ptr %dirtyat
+  %lists = getelementptr i8, ptr %ctx, i64 {ctx.FREE}
+  call void @llvm.memset.p0.i64(ptr align 8 %lists, i8 0, i64 {8 * ctx.FREE_LISTS}, i1 false)
+  %listat = getelementptr i8, ptr %ctx, i64 {ctx.CHUNKS}
+  %list = load ptr, ptr %listat
+  %nothing = icmp eq ptr %list, null
+  br i1 %nothing, label %none, label %some
+none:
+  ret void
+some:
+  %next = load ptr, ptr %list
+  %one = icmp eq ptr %next, null
+  %totalat = getelementptr i8, ptr %ctx, i64 {ctx.TOTAL}
+  %total = load i64, ptr %totalat
+  %keepat = getelementptr i8, ptr %ctx, i64 {ctx.KEEP}
+  %asked = load i64, ptr %keepat
+  %default = icmp eq i64 %asked, 0
+  %keep = select i1 %default, i64 {ctx.KEEP_DEFAULT}, i64 %asked
+  %small = icmp ule i64 %total, %keep
+  %reuse = and i1 %one, %small
+  br i1 %reuse, label %rewind, label %merge
+rewind:
+  %start = call ptr @aot.chunk_start(ptr %list)
+  %bumpat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP}
+  store ptr %start, ptr %bumpat
+  %end = getelementptr i8, ptr %list, i64 %total
+  %endat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP_END}
+  store ptr %end, ptr %endat
+  ret void
+merge:
+  call void @aotdiff.release(ptr %ctx)
+  %want = select i1 %small, i64 %total, i64 0
+  %wantat = getelementptr i8, ptr %ctx, i64 {ctx.WANT}
+  store i64 %want, ptr %wantat
+  ret void
+}}
+"""
+
+RELEASE = f"""
+define void @aotdiff.release(ptr %ctx) #1 {{
+entry:
+  %listat = getelementptr i8, ptr %ctx, i64 {ctx.CHUNKS}
+  %list = load ptr, ptr %listat
+  br label %loop
+loop:
+  %p = phi ptr [ %list, %entry ], [ %next, %again ]
+  %last = icmp eq ptr %p, null
+  br i1 %last, label %clear, label %again
+again:
+  %next = load ptr, ptr %p
+  call void @free(ptr %p)
+  br label %loop
+clear:
+  call void @llvm.memset.p0.i64(ptr align 8 %listat, i8 0, i64 {ctx.KEEP - ctx.CHUNKS}, i1 false)
+  %dirtyat = getelementptr i8, ptr %ctx, i64 {ctx.DIRTY}
+  call void @llvm.memset.p0.i64(ptr align 8 %dirtyat, i8 0, i64 {ctx.SIZE - ctx.DIRTY}, i1 false)
+  ret void
+}}
+"""
+
+# Bounds of this thread's stack; asked once per thread and context. A quarter megabyte is left for what we call.
+STACK_LIMIT = f"""
+define internal void @aot.stack_limit(ptr %ctx) #1 {{
+entry:
+  %attr = alloca [128 x i8], align 16
+  %low = alloca ptr, align 8
+  %size = alloca i64, align 8
+  %self = call i64 @pthread_self()
+  %threadat = getelementptr i8, ptr %ctx, i64 {ctx.STACK_THREAD}
+  %known = load i64, ptr %threadat
+  %same = icmp eq i64 %known, %self
+  br i1 %same, label %out, label %ask
+ask:
+  %limitat = getelementptr i8, ptr %ctx, i64 {ctx.STACK_LIMIT}
+  %frame = call ptr @llvm.frameaddress.p0(i32 0)
+  %here = ptrtoint ptr %frame to i64
+  %guess = sub i64 %here, 4194304
+  store i64 %guess, ptr %limitat
+  store i64 %self, ptr %threadat
+  %rc = call i32 @pthread_getattr_np(i64 %self, ptr %attr)
+  %failed = icmp ne i32 %rc, 0
+  br i1 %failed, label %out, label %read
+read:
+  %rc2 = call i32 @pthread_attr_getstack(ptr %attr, ptr %low, ptr %size)
+  %rc3 = call i32 @pthread_attr_destroy(ptr %attr)
+  %bottom = load i64, ptr %low
+  %limit = add i64 %bottom, 262144
+  store i64 %limit, ptr %limitat
+  br label %out
+out:
+  ret void
+}}
+"""
+
+# name -> (text, other runtime functions it calls, external declarations)
+RUNTIME: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "aot.alloc": (
+        ALLOC,
+        ("aot.chunk",),
+        ("declare i64 @llvm.umax.i64(i64, i64)", "declare i64 @llvm.ctlz.i64(i64, i1)"),
+    ),
+    "aot.chunk": (
+        CHUNK,
+        (),
+        (
+            "declare ptr @malloc(i64)",
+            "declare i64 @llvm.umax.i64(i64, i64)",
+            "declare i64 @llvm.umin.i64(i64, i64)",
+        ),
+    ),
+    "aot.free": (FREE, (), ()),
+    "aot.clone": (CLONE, ("aot.alloc",), ("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",)),
+    "aot.grow": (
+        GROW,
+        ("aot.alloc", "aot.free"),
+        ("declare i64 @llvm.umax.i64(i64, i64)", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"),
+    ),
+    "aot.reset": (RESET, ("aot.chunk", "aotdiff.release"), ("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",)),
+    "aotdiff.release": (
+        RELEASE,
+        (),
+        ("declare void @free(ptr)", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"),
+    ),
+    "aot.stack_limit": (
+        STACK_LIMIT,
+        (),
+        (
+            "declare ptr @llvm.frameaddress.p0(i32)",
+            "declare i64 @pthread_self()",
+            "declare i32 @pthread_getattr_np(i64, ptr)",
+            "declare i32 @pthread_attr_getstack(ptr, ptr, ptr)",
+            "declare i32 @pthread_attr_destroy(ptr)",
+        ),
+    ),
+}

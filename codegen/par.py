@@ -1,0 +1,269 @@
+"""`par`: a nest of loops; map results are stored at the index, reductions stay in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotdiff.codegen import checks
+from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.values import Ref, llvm_type
+from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.types import Array, Record, Scalar, dims_of
+
+_MIN_I64, _MAX_I64 = str(-(2**63)), str(2**63 - 1)
+
+
+@dataclass(slots=True)
+class Map:
+    """A map result: its storage and the sizes of one slot (none for scalars)."""
+
+    value: Value
+    array: Ref
+    inner: tuple[str, ...]
+
+    def slot(self, fe: FunctionEmitter, linear: str) -> str:
+        return fe.slot(self.array.ptr, self.array.element, fe.mul(linear, fe.count(self.inner)))
+
+
+def inner_sizes(fe: FunctionEmitter, values: Sequence[Value], sizes: Sequence[Value]) -> list[tuple[str, ...]]:
+    """Slot sizes of map results: taken from `sizes`, one per dimension of each array-valued map, in order."""
+    rest, found = list(sizes), []
+    for value in values:
+        rank = len(dims_of(value.type))
+        taken, rest = rest[:rank], rest[rank:]
+        known = dims_of(value.type)
+        found.append(
+            tuple(str(k) if k is not None else fe.clamp(fe.val(v)) for k, v in zip(known, taken, strict=True))
+        )
+    return found
+
+
+def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value, str, tuple[str, ...]]]) -> None:
+    """Let arrays that are yielded be built where they are wanted: (yielded value, address, sizes) per slot."""
+    sources = [fe.flow.origin.get(value, value) for value, _, _ in slots]
+    for (_, ptr, sizes), source in zip(slots, sources, strict=True):
+        if source is None or sources.count(source) > 1 or not isinstance(source.type, Array):
+            continue
+        if isinstance(source.type.element, Record):
+            continue
+        maker = source.op
+        if maker is None or maker not in region.ops or not _can_build(maker, source):
+            continue
+        fe.hints[source] = (ptr, sizes)
+
+
+def _can_build(op: Op, value: Value) -> bool:
+    """Whether the emitter of `op` looks at hints."""
+    if op.name == "par":
+        return op.attrs["kinds"][value.index] == "map"
+    return op.name == "argsort"
+
+
+def store_slot(fe: FunctionEmitter, slot: str, value: Value, inner: tuple[str, ...]) -> None:
+    """Put what an iteration yields into its slot."""
+    found = fe.env[value]
+    if isinstance(found, str):
+        assert isinstance(value.type, Scalar)
+        fe.store_element(value.type, found, slot)
+        return
+    assert isinstance(found, Ref)
+    if isinstance(found.element, Record):
+        _store_records(fe, slot, found, inner)
+    elif found.ptr not in (slot, "null"):
+        _store_array(fe, slot, found, inner)
+
+
+def _store_array(fe: FunctionEmitter, slot: str, found: Ref, inner: tuple[str, ...]) -> None:
+    """Copy; an undefined array, which may come out of a branch, has no sizes and is skipped."""
+    fe.check_same_dims(found.dims, inner, unless_null=found.ptr)
+    if found.dims == inner:
+        fe.copy_array(slot, found)
+        return
+    copied, done = fe.label("store"), fe.label("stored")
+    fe.branch(fe.op(f"icmp ne ptr {found.ptr}, null"), copied, done)
+    fe.start(copied)
+    fe.copy_array(slot, found)
+    fe.jump(done)
+    fe.start(done)
+
+
+def _store_records(fe: FunctionEmitter, slot: str, found: Ref, inner: tuple[str, ...]) -> None:
+    from aotdiff.codegen.arrays import hand_over
+
+    if not found.dims:
+        fe.store("ptr", hand_over(fe, found), slot)
+        return
+    fe.check_same_dims(found.dims, inner, unless_null=found.ptr)
+    copied = fe.copy_to_heap(found)
+    fe.copy_bytes(slot, copied.ptr, fe.mul(fe.count(inner), "8"))
+    assert copied.buffer is not None
+    copied.buffer.record = copied.buffer.count = None  # the elements live on in the slot
+
+
+class Reduction:
+    """A reduction in registers: its accumulators (LLVM type, start) and how a value joins them."""
+
+    def __init__(self, kind: str, type_: Scalar):
+        self.kind = kind
+        self.type = type_
+        self.llvm = llvm_type(type_)
+
+    def starts(self, fe: FunctionEmitter) -> list[tuple[str, str]]:
+        kind, is_float = self.kind, self.type.is_float
+        if kind in ("any", "all"):
+            return [("i1", "true" if kind == "all" else "false")]
+        if kind in ("sum", "prod"):
+            return [(self.llvm, fe.literal(0 if kind == "sum" else 1, self.type))]
+        low = kind in ("max", "argmax")
+        worst = fe.literal(float("-inf" if low else "inf"), self.type) if is_float else _MIN_I64 if low else _MAX_I64
+        return [(self.llvm, worst), ("i64", "-1")] if kind.startswith("arg") else [(self.llvm, worst)]
+
+    def join(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
+        kind, t = self.kind, self.llvm
+        if kind in ("any", "all"):
+            return [fe.op(f"{'or' if kind == 'any' else 'and'} i1 {state[0]}, {value}")]
+        if kind in ("sum", "prod"):
+            name = "add" if kind == "sum" else "mul"
+            text = f"f{name} {fe.module.reduction_flags}{t}" if self.type.is_float else f"{name} {t}"
+            return [fe.op(f"{text} {state[0]}, {value}")]
+        if kind in ("max", "min"):
+            name = ("maximum" if kind == "max" else "minimum") if self.type.is_float else "s" + kind
+            return [fe.intrinsic(name, self.type.kind, [state[0], value])]
+        return self._join_index(fe, state, value, linear)
+
+    def _join_index(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
+        """The first winner keeps its index; NaN wins over anything but an earlier NaN."""
+        best, at = state
+        up = self.kind == "argmax"
+        if self.type.is_float:
+            # unordered or better: value is NaN, or best is; then only if best is not NaN
+            better = fe.op(f"fcmp {'ugt' if up else 'ult'} {self.llvm} {value}, {best}")
+            number = fe.op(f"fcmp ord {self.llvm} {best}, 0.0")
+            better = fe.op(f"and i1 {better}, {number}")
+        else:
+            better = fe.op(f"icmp {'sgt' if up else 'slt'} {self.llvm} {value}, {best}")
+        first = fe.op(f"icmp slt i64 {at}, 0")
+        take = fe.op(f"or i1 {first}, {better}")
+        return [
+            fe.op(f"select i1 {take}, {self.llvm} {value}, {self.llvm} {best}"),
+            fe.op(f"select i1 {take}, i64 {linear}, i64 {at}"),
+        ]
+
+
+class _Level:
+    """One loop of the nest: header with the index and the accumulators."""
+
+    def __init__(self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]]):
+        self.head, self.body, self.exit = fe.label("par"), fe.label("body"), fe.label("done")
+        self.before = fe.block_name
+        self.starts = states
+        fe.jump(self.head)
+        fe.start(self.head)
+        self.index = fe.name()
+        self.accumulators = [fe.name() for _ in states]
+        self.hole = fe.hole()
+        fe.branch(fe.op(f"icmp slt i64 {self.index}, {extent}"), self.body, self.exit)
+        fe.start(self.body)
+
+    def close(self, fe: FunctionEmitter, following: list[str]) -> None:
+        """Back to the header with the accumulators of this iteration; then stand behind the loop."""
+        step = fe.op(f"add nuw nsw i64 {self.index}, 1")
+        lines = [f"{self.index} = phi i64 [ 0, %{self.before} ], [ {step}, %{fe.block_name} ]"]
+        for name, (type_, start), new in zip(self.accumulators, self.starts, following, strict=True):
+            lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
+        fe.fill(self.hole, *lines)
+        fe.jump(self.head)
+        fe.start(self.exit)
+
+
+def emit_par(fe: FunctionEmitter, op: Op) -> None:
+    rank, kinds, region = op.attrs["rank"], op.attrs["kinds"], op.regions[0]
+    extents = [fe.val(v) for v in op.operands[:rank]]
+    lead = [fe.clamp(e) for e in extents]
+    mapped = [v for kind, v in zip(kinds, region.yielded, strict=True) if kind == "map"]
+    inner = inner_sizes(fe, mapped, op.operands[rank:])
+    maps = _make_maps(fe, op, mapped, inner, lead)
+    reductions = [
+        (Reduction(kind, v.type), v)
+        for kind, v in zip(kinds, region.yielded, strict=True)
+        if kind != "map" and isinstance(v.type, Scalar)
+    ]
+    levels, linear = _open_levels(fe, region, extents, lead, [r for r, _ in reductions])
+    state = _body(fe, region, maps, reductions, levels, linear)
+    for level in reversed(levels):
+        level.close(fe, state)
+        state = level.accumulators
+    _bind_results(fe, op, maps, reductions, state)
+
+
+def _make_maps(
+    fe: FunctionEmitter, op: Op, mapped: list[Value], inner: list[tuple[str, ...]], lead: list[str]
+) -> list[Map]:
+    results = [r for kind, r in zip(op.attrs["kinds"], op.results, strict=True) if kind == "map"]
+    maps = []
+    for value, result, sizes in zip(mapped, results, inner, strict=True):
+        assert isinstance(result.type, Array)
+        known = dims_of(result.type)
+        dims = tuple(str(k) if k is not None else d for k, d in zip(known, (*lead, *sizes), strict=True))
+        maps.append(Map(value, fe.new_result(result, dims, result.type.element), sizes))
+    return maps
+
+
+def _open_levels(
+    fe: FunctionEmitter, region: Region, extents: list[str], lead: list[str], reductions: list[Reduction]
+) -> tuple[list[_Level], str]:
+    states = [s for r in reductions for s in r.starts(fe)]
+    levels: list[_Level] = []
+    linear = "0"
+    for r, extent in enumerate(extents):
+        level = _Level(fe, extent, states)
+        states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
+        fe.env[region.args[r]] = level.index
+        fe.nonneg.add(level.index)
+        linear = level.index if r == 0 else fe.add(fe.mul(linear, lead[r]), level.index)
+        levels.append(level)
+        if r == 0 and checks.runs_long(region):
+            checks.poll(fe)
+    return levels, linear
+
+
+def _body(
+    fe: FunctionEmitter,
+    region: Region,
+    maps: list[Map],
+    reductions: list[tuple[Reduction, Value]],
+    levels: list[_Level],
+    linear: str,
+) -> list[str]:
+    """One iteration; gives the new accumulators."""
+    scope = fe.enter(region)
+    slots = [m.slot(fe, linear) for m in maps]
+    hint_slots(fe, region, [(m.value, s, m.inner) for m, s in zip(maps, slots, strict=True)])
+    fe.run(scope)
+    state = list(levels[-1].accumulators) if levels else [s for r, _ in reductions for _, s in r.starts(fe)]
+    following: list[str] = []
+    for reduction, value in reductions:
+        width = 2 if reduction.kind.startswith("arg") else 1
+        following += reduction.join(fe, state[len(following) : len(following) + width], fe.val(value), linear)
+    for m, slot in zip(maps, slots, strict=True):
+        store_slot(fe, slot, m.value, m.inner)
+    for line in fe.free_rest(scope):
+        fe.do(line)
+    fe.leave()
+    return following
+
+
+def _bind_results(
+    fe: FunctionEmitter, op: Op, maps: list[Map], reductions: list[tuple[Reduction, Value]], state: list[str]
+) -> None:
+    arrays, rest = iter(maps), iter(reductions)
+    position = 0
+    for kind, result in zip(op.attrs["kinds"], op.results, strict=True):
+        if kind == "map":
+            fe.bind(result, next(arrays).array)
+            continue
+        reduction, _ = next(rest)
+        arg = reduction.kind.startswith("arg")
+        fe.bind(result, state[position + 1] if arg else state[position])
+        position += 2 if arg else 1

@@ -1,0 +1,400 @@
+"""Mathematical functions that libm lacks, generated as LLVM functions; the short ones are inlined and vectorise.
+
+`FUNCTIONS` maps a name to how it is written and how it treats f32: "own" (in f32 throughout) or "wide" (by way of f64).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from aotdiff.codegen.scalartext import ScalarText
+from aotdiff.codegen.values import llvm_type
+from aotdiff.ir.types import Scalar
+
+if TYPE_CHECKING:
+    from aotdiff.codegen.function import FunctionEmitter
+    from aotdiff.codegen.module import ModuleText
+
+_INLINE, _CALLED, _WITH_MEMORY = "#4", "#3", "#0"
+
+
+class MathText(ScalarText):
+    """A function of floats of one kind; methods are single instructions, constants may be Python numbers."""
+
+    def __init__(self, module: ModuleText, kind: str):
+        super().__init__(module)
+        self.kind = kind
+        self.t = llvm_type(Scalar(kind))
+
+    def c(self, x: str | float) -> str:
+        return x if isinstance(x, str) else self.literal(x, Scalar(self.kind))
+
+    def _binary(self, name: str, x: str | float, y: str | float) -> str:
+        return self.op(f"{name} {self.module.fast}{self.t} {self.c(x)}, {self.c(y)}")
+
+    def plus(self, x: str | float, y: str | float) -> str:
+        return self._binary("fadd", x, y)
+
+    def minus(self, x: str | float, y: str | float) -> str:
+        return self._binary("fsub", x, y)
+
+    def times(self, x: str | float, y: str | float) -> str:
+        return self._binary("fmul", x, y)
+
+    def over(self, x: str | float, y: str | float) -> str:
+        return self._binary("fdiv", x, y)
+
+    def negative(self, x: str) -> str:
+        return self.op(f"fneg {self.t} {x}")
+
+    def compare(self, how: str, x: str | float, y: str | float) -> str:
+        return self.op(f"fcmp {how} {self.t} {self.c(x)}, {self.c(y)}")
+
+    def choose(self, cond: str, x: str | float, y: str | float) -> str:
+        return self.op(f"select i1 {cond}, {self.t} {self.c(x)}, {self.t} {self.c(y)}")
+
+    def both(self, a: str, b: str) -> str:
+        return self.op(f"and i1 {a}, {b}")
+
+    def math(self, name: str, *args: str) -> str:
+        return self.module.target.math(self, name, self.kind, args)  # type: ignore[arg-type]
+
+    def unary(self, name: str, x: str) -> str:
+        """An LLVM intrinsic."""
+        return self.intrinsic(name, self.kind, [x])
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        """Horner; coefficients from the constant term up."""
+        value = self.c(coefficients[-1])
+        for a in reversed(coefficients[:-1]):
+            scaled = self.op(f"fmul contract {self.t} {value}, {x}")
+            value = self.op(f"fadd contract {self.t} {scaled}, {self.c(a)}")
+        return value
+
+    def power(self, x: str, n: int) -> str:
+        """x ** n, n >= 1, by squaring."""
+        result = ""
+        while True:
+            if n & 1:
+                result = self.times(result, x) if result else x
+            n >>= 1
+            if not n:
+                return result
+            x = self.times(x, x)
+
+    def ret(self, x: str | float) -> None:
+        self.do(f"ret {self.t} {self.c(x)}")
+
+
+def call(
+    module: ModuleText, fe: FunctionEmitter | MathText, name: str, kind: str, args: Sequence[str], order: int | None
+) -> str:
+    """Emit a call, and the function if it is the first."""
+    write, wide, attributes, arity = FUNCTIONS[name]
+    if wide and kind == "f32":
+        args = [a if t == "i64" else fe.convert(a, "f32", "f64") for a, t in zip(args, arity, strict=True)]
+        return fe.convert(call(module, fe, name, "f64", args, order), "f64", "f32")
+    symbol = f"@aot.{name}{'' if order is None else f'.{order}'}.{kind}"
+    t = llvm_type(Scalar(kind))
+    types = ["i64" if a == "i64" else t for a in arity]
+
+    def make() -> str:
+        text = MathText(module, kind)
+        write(text, *([] if order is None else [order]))
+        params = ", ".join(f"{type_} %{n}" for type_, n in zip(types, "xyz", strict=False))
+        return f"define internal {t} {symbol}({params}) {attributes} {{\n{text.body()}\n}}"
+
+    module.define(symbol, make)
+    return fe.op(f"call {t} {symbol}({', '.join(f'{type_} {a}' for type_, a in zip(types, args, strict=True))})")
+
+
+# Short ones -------------------------------------------------------------------------------------------------
+
+
+def _decay(f: MathText, x: str) -> str:
+    """exp(-|x|)."""
+    return f.math("exp", f.negative(f.unary("fabs", x)))
+
+
+def _sigmoid(f: MathText) -> None:
+    e = _decay(f, "%x")
+    down = f.plus(1.0, e)
+    f.ret(f.over(f.choose(f.compare("oge", "%x", 0.0), 1.0, e), down))
+
+
+def _sech2(f: MathText) -> None:
+    e = f.math("exp", f.times(-2.0, f.unary("fabs", "%x")))
+    down = f.plus(1.0, e)
+    f.ret(f.over(f.times(4.0, e), f.times(down, down)))
+
+
+def _softplus(f: MathText) -> None:
+    top = f.intrinsic("maximum", f.kind, ["%x", f.c(0.0)])
+    f.ret(f.plus(top, f.math("log1p", _decay(f, "%x"))))
+
+
+def _logaddexp(f: MathText) -> None:
+    top = f.intrinsic("maximum", f.kind, ["%x", "%y"])
+    apart = f.plus(top, f.math("log1p", _decay(f, f.minus("%x", "%y"))))
+    f.ret(f.choose(f.compare("oeq", "%x", "%y"), f.plus("%x", math.log(2.0)), apart))
+
+
+def _xlogy(f: MathText) -> None:
+    product = f.times("%x", f.math("log", "%y"))
+    zero = f.both(f.compare("oeq", "%x", 0.0), f.compare("ord", "%y", 0.0))
+    f.ret(f.choose(zero, 0.0, product))
+
+
+def _crosses(f: MathText, rest: str) -> str:
+    """Whether the remainder is not zero and has not the sign of y."""
+    signs = f.op(f"xor i1 {f.compare('olt', rest, 0.0)}, {f.compare('olt', '%y', 0.0)}")
+    return f.both(signs, f.compare("une", rest, 0.0))
+
+
+def _mod(f: MathText) -> None:
+    rest = f._binary("frem", "%x", "%y")
+    shifted = f.choose(_crosses(f, rest), f.plus(rest, "%y"), rest)
+    zero = f.intrinsic("copysign", f.kind, [f.c(0.0), "%y"])
+    f.ret(f.choose(f.compare("oeq", rest, 0.0), zero, shifted))
+
+
+def _floordiv(f: MathText) -> None:
+    """From the exact remainder, as in Python."""
+    rest = f._binary("frem", "%x", "%y")
+    exact = f.over(f.minus("%x", rest), "%y")
+    quotient = f.choose(_crosses(f, rest), f.minus(exact, 1.0), exact)
+    floor = f.unary("floor", quotient)
+    up = f.compare("ogt", f.minus(quotient, floor), 0.5)
+    floor = f.choose(up, f.plus(floor, 1.0), floor)
+    plain = f.over("%x", "%y")
+    zero = f.intrinsic("copysign", f.kind, [f.c(0.0), plain])
+    floor = f.choose(f.compare("oeq", quotient, 0.0), zero, floor)
+    f.ret(f.choose(f.compare("oeq", "%y", 0.0), plain, floor))
+
+
+def _ipow(f: MathText) -> None:
+    """By repeated squaring; y is the exponent."""
+    integer = f.kind == "i64"
+    one = "1" if integer else f.c(1.0)
+    multiply = "mul i64" if integer else f"fmul {f.t}"
+    k0 = f.op("call i64 @llvm.abs.i64(i64 %y, i1 false)")
+    f.module.declare("declare i64 @llvm.abs.i64(i64, i1)")
+    f.jump("loop")
+    f.start("loop")
+    f.lines += [
+        f"  %k = phi i64 [ {k0}, %entry ], [ %k2, %loop ]",
+        f"  %b = phi {f.t} [ %x, %entry ], [ %b2, %loop ]",
+        f"  %r = phi {f.t} [ {one}, %entry ], [ %r2, %loop ]",
+        "  %odd = trunc i64 %k to i1",
+        f"  %rb = {multiply} %r, %b",
+        f"  %r2 = select i1 %odd, {f.t} %rb, {f.t} %r",
+        f"  %b2 = {multiply} %b, %b",
+        "  %k2 = lshr i64 %k, 1",
+        "  %last = icmp eq i64 %k2, 0",
+        "  br i1 %last, label %out, label %loop",
+    ]
+    f.start("out")
+    if integer:
+        f.ret("%r2")
+        return
+    f.ret(f.choose(f.op("icmp slt i64 %y, 0"), f.over(1.0, "%r2"), "%r2"))
+
+
+def _lgamma(f: MathText) -> None:
+    f.module.declare("declare double @lgamma_r(double, ptr)")
+    sign = f.alloca("i32", 4)
+    f.ret(f.op(f"call double @lgamma_r(double %x, ptr {sign})"))
+
+
+# digamma and polygamma ---------------------------------------------------------------------------------------
+
+_BERNOULLI = [
+    Fraction(1, 6), Fraction(-1, 30), Fraction(1, 42), Fraction(-1, 30), Fraction(5, 66), Fraction(-691, 2730),
+    Fraction(7, 6), Fraction(-3617, 510), Fraction(43867, 798), Fraction(-174611, 330),
+]  # fmt: skip
+
+# On [1, 2]: psi(x) = (x - root) (Y + P(x - 1) / Q(x - 1)), the root in three parts
+_ROOT = (1569415565.0 / 1073741824.0, (381566830.0 / 1073741824.0) / 1073741824.0, 0.9016312093258695918615325266959189453125e-19)
+_Y = 0.99558162689208984
+_P = (
+    0.25479851061131551, -0.32555031186804491, -0.65031853770896507, -0.28919126444774784, -0.045251321448739056,
+    -0.0020713321167745952,
+)  # fmt: skip
+_Q = (
+    1.0, 2.0767117023730469, 1.4606242909763515, 0.43593529692665969, 0.054151797245674225, 0.0021284987017821144,
+    -0.55789841321675513e-6,
+)  # fmt: skip
+
+
+def _to_nearest(f: MathText, x: str) -> str:
+    """x minus the nearest integer: exact."""
+    return f.minus(x, f.unary("roundeven", x))
+
+
+def _digamma(f: MathText) -> None:
+    low = f.compare("ole", "%x", 0.0)
+    f.branch(low, "reflect", "positive")
+    f.start("reflect")
+    rest = _to_nearest(f, "%x")
+    cotangent = f.over(math.pi, f.math("tan", f.times(math.pi, rest)))
+    term = f.choose(f.compare("oeq", rest, 0.0), math.nan, cotangent)
+    pole = f.intrinsic("copysign", f.kind, [f.c(math.inf), f.negative("%x")])
+    term = f.choose(f.compare("oeq", "%x", 0.0), f.negative(pole), term)
+    mirrored = f.minus(1.0, "%x")
+    f.jump("positive")
+    f.start("positive")
+    f.lines += [
+        f"  %z = phi double [ %x, %entry ], [ {mirrored}, %reflect ]",
+        f"  %term = phi double [ 0.0, %entry ], [ {term}, %reflect ]",
+    ]
+    f.branch(f.compare("olt", "%z", 10.0), "small", "large")
+    _digamma_large(f)
+    _digamma_small(f)
+
+
+def _digamma_large(f: MathText) -> None:
+    f.start("large")
+    inverse = f.over(1.0, "%z")
+    square = f.times(inverse, inverse)
+    series = f.times(square, f.polynomial(square, [float(b / (2 * k)) for k, b in enumerate(_BERNOULLI[:8], 1)]))
+    value = f.minus(f.minus(f.math("log", "%z"), f.times(0.5, inverse)), series)
+    f.ret(f.minus(value, "%term"))
+
+
+def _digamma_small(f: MathText) -> None:
+    """Into [1, 2] by the recurrence."""
+    f.start("small")
+    f.branch(f.compare("olt", "%z", 1.0), "raise", "lower")
+    f.start("raise")
+    over, up = f.negative(f.over(1.0, "%z")), f.plus("%z", 1.0)
+    f.jump("middle")
+    f.start("lower")
+    f.lines += [
+        "  %u = phi double [ %z, %small ], [ %u1, %step ]",
+        "  %s = phi double [ 0.0, %small ], [ %s1, %step ]",
+    ]
+    f.branch(f.compare("ogt", "%u", 2.0), "step", "middle")
+    f.start("step")
+    f.lines += ["  %u1 = fsub double %u, 1.0", "  %i = fdiv double 1.0, %u1", "  %s1 = fadd double %s, %i"]
+    f.jump("lower")
+    f.start("middle")
+    f.lines += [
+        f"  %m = phi double [ {up}, %raise ], [ %u, %lower ]",
+        f"  %shift = phi double [ {over}, %raise ], [ %s, %lower ]",
+    ]
+    away = f.minus(f.minus(f.minus("%m", _ROOT[0]), _ROOT[1]), _ROOT[2])
+    base = f.minus("%m", 1.0)
+    ratio = f.over(f.polynomial(base, _P), f.polynomial(base, _Q))
+    value = f.plus(f.times(away, _Y), f.times(away, ratio))
+    f.ret(f.minus(f.plus(value, "%shift"), "%term"))
+
+
+def _cotangent_polynomial(order: int) -> list[float]:
+    """The order-th derivative of cot(pi x) as a polynomial in cot(pi x)."""
+    coefficients = [0.0, 1.0]
+    for _ in range(order):
+        slopes = [k * a for k, a in enumerate(coefficients)][1:]
+        following = [0.0] * (len(coefficients) + 1)
+        for k, s in enumerate(slopes):
+            following[k] -= math.pi * s
+            following[k + 2] -= math.pi * s
+        coefficients = following
+    return coefficients
+
+
+def _polygamma(f: MathText, order: int) -> None:
+    sign = -1.0 if order % 2 == 0 else 1.0
+    f.branch(f.compare("ole", "%x", 0.0), "reflect", "positive")
+    f.start("reflect")
+    rest = _to_nearest(f, "%x")
+    cotangent = f.over(1.0, f.math("tan", f.times(math.pi, rest)))
+    slope = f.times(-math.pi, f.polynomial(cotangent, _cotangent_polynomial(order)))
+    term = f.choose(f.compare("oeq", rest, 0.0), sign * math.inf, slope)
+    mirrored = f.minus(1.0, "%x")
+    f.jump("positive")
+    f.start("positive")
+    f.lines += [
+        f"  %z = phi double [ %x, %entry ], [ {mirrored}, %reflect ]",
+        f"  %term = phi double [ 0.0, %entry ], [ {term}, %reflect ]",
+        f"  %sign = phi double [ {f.c(sign)}, %entry ], [ {f.c(-1.0)}, %reflect ]",
+    ]
+    f.jump("raise")
+    f.start("raise")
+    f.lines += [
+        "  %u = phi double [ %z, %positive ], [ %u1, %step ]",
+        "  %s = phi double [ 0.0, %positive ], [ %s1, %step ]",
+    ]
+    f.branch(f.compare("olt", "%u", 20.0 + order), "step", "large")
+    f.start("step")
+    piece = f.over(float(math.factorial(order)), f.power("%u", order + 1))
+    f.lines += ["  %u1 = fadd double %u, 1.0", f"  %s1 = fadd double %s, {piece}"]
+    f.jump("raise")
+    f.start("large")
+    inverse = f.over(1.0, "%u")
+    square = f.times(inverse, inverse)
+    series = [float(b * Fraction(math.factorial(2 * k + order - 1), math.factorial(2 * k))) for k, b in enumerate(_BERNOULLI, 1)]
+    tail = f.times(square, f.polynomial(square, series))
+    half = f.times(math.factorial(order) / 2.0, inverse)
+    total = f.plus(f.plus(float(math.factorial(order - 1)), half), tail)
+    value = f.plus(f.times(total, f.power(inverse, order)), "%s")
+    pole = f.compare("one", "%term", f.c(sign * math.inf))
+    f.ret(f.choose(pole, f.plus(f.times("%sign", value), "%term"), _minus_infinity_is_nan(f, sign)))
+
+
+def _minus_infinity_is_nan(f: MathText, sign: float) -> str:
+    return f.choose(f.compare("oeq", "%x", -math.inf), math.nan, sign * math.inf)
+
+
+# sinc ----------------------------------------------------------------------------------------------------------
+
+
+def _sinc(f: MathText, order: int) -> None:
+    """Taylor series near 0, else x f(n) + n f(n-1) = sin(x + n pi/2), which is stable for |x| not below n."""
+    edge = 1.5 + 0.4 * order
+    f.branch(f.compare("olt", f.unary("fabs", "%x"), edge), "near", "far")
+    f.start("near")
+    value = f.polynomial(f.times("%x", "%x"), _sinc_series(order, edge))
+    f.ret(f.times(value, "%x") if order % 2 else value)
+    f.start("far")
+    sine, cosine = f.math("sin", "%x"), f.math("cos", "%x")
+    waves = (sine, cosine, f.negative(sine), f.negative(cosine))
+    value = f.over(sine, "%x")
+    for n in range(1, order + 1):
+        value = f.over(f.minus(waves[n % 4], f.times(float(n), value)), "%x")
+    f.ret(value)
+
+
+def _sinc_series(order: int, edge: float) -> list[float]:
+    """Coefficients in x ** 2 (of f / x where the order is odd), down to 1e-19 at the edge."""
+    found: list[float] = []
+    k = (order + 1) // 2
+    while True:
+        power = 2 * k - order
+        term = Fraction((-1) ** k, (2 * k + 1) * math.factorial(power))
+        found.append(float(term))
+        if abs(term) * Fraction(edge) ** power < Fraction(1, 10**19):
+            return found
+        k += 1
+
+
+_Writer = Callable[..., None]
+_X, _XY, _XN = ("x",), ("x", "x"), ("x", "i64")
+
+# name -> (writer, f32 by way of f64, attributes, operands)
+FUNCTIONS: dict[str, tuple[_Writer, bool, str, tuple[str, ...]]] = {
+    "sigmoid": (_sigmoid, False, _INLINE, _X),
+    "sech2": (_sech2, False, _INLINE, _X),
+    "softplus": (_softplus, False, _INLINE, _X),
+    "logaddexp": (_logaddexp, False, _INLINE, _XY),
+    "xlogy": (_xlogy, False, _INLINE, _XY),
+    "mod": (_mod, False, _INLINE, _XY),
+    "floordiv": (_floordiv, False, _INLINE, _XY),
+    "ipow": (_ipow, False, _CALLED, _XN),
+    "lgamma": (_lgamma, True, _WITH_MEMORY, _X),
+    "digamma": (_digamma, True, _CALLED, _X),
+    "polygamma": (_polygamma, True, _CALLED, _X),
+    "sinc": (_sinc, True, _CALLED, _X),
+}

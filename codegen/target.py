@@ -1,0 +1,97 @@
+"""What differs between targets: mathematical functions, vector libraries, the machine. CPUs here."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import llvmlite.binding as llvm
+
+from aotdiff.codegen.values import llvm_type
+from aotdiff.ir.types import Scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aotdiff.codegen.function import FunctionEmitter
+
+# Vector functions glibc's libmvec may have, with the number of operands
+_VECTOR_MATH = {
+    "exp": 1, "log": 1, "sin": 1, "cos": 1, "tan": 1, "pow": 2, "expm1": 1, "log1p": 1, "log2": 1, "log10": 1,
+    "cbrt": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1,
+    "erf": 1, "erfc": 1, "atan2": 2, "hypot": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class VectorClass:
+    """One family of vector functions: letter of the vector ABI, bits of a register, CPU feature it needs."""
+
+    letter: str
+    bits: int
+    feature: str
+
+
+_X86 = (VectorClass("b", 128, "sse4.2"), VectorClass("d", 256, "avx2"), VectorClass("e", 512, "avx512f"))
+_ARM = (VectorClass("n", 128, "neon"),)
+
+
+@functools.cache
+def host_features() -> dict[str, bool]:
+    return dict(llvm.get_host_cpu_features())
+
+
+@functools.cache
+def libmvec() -> object | None:
+    """glibc's vector maths of this machine, loaded so that compiled code finds it; None if there is none."""
+    try:
+        llvm.load_library_permanently("libmvec.so.1")
+    except RuntimeError:
+        return None
+    return llvm.address_of_symbol
+
+
+@functools.cache
+def _has_vector(symbol: str) -> bool:
+    find = libmvec()
+    return find is not None and bool(find(symbol))  # type: ignore[operator]
+
+
+class CpuTarget:
+    """A CPU: libm for mathematics, and libmvec for loops that LLVM vectorises."""
+
+    def __init__(self, triple: str, features: dict[str, bool], vector_math: bool):
+        self.triple = triple
+        arch = triple.split("-")[0]
+        classes = _X86 if arch in ("x86_64", "amd64") else _ARM if arch in ("aarch64", "arm64") else ()
+        usable = vector_math and "linux" in triple and platform.system() == "Linux"
+        self.vectors = tuple(c for c in classes if usable and (features.get(c.feature) or c.letter == "n"))
+
+    def math(self, fe: FunctionEmitter, name: str, kind: str, args: Sequence[str]) -> str:
+        """Call of a function of the mathematical library."""
+        t = llvm_type(Scalar(kind))
+        symbol = name if kind == "f64" else name + "f"
+        fe.module.declare(f"declare {t} @{symbol}({', '.join([t] * len(args))}) #3")
+        group = self._variants(fe, name, symbol, kind, len(args))
+        fast = fe.module.fast
+        return fe.op(f"call {fast}{t} @{symbol}({', '.join(f'{t} {a}' for a in args)}){group}")
+
+    def _variants(self, fe: FunctionEmitter, name: str, symbol: str, kind: str, arity: int) -> str:
+        """Attribute group that names the vector versions, which become declarations of the module."""
+        if name not in _VECTOR_MATH:
+            return ""
+        bits = 64 if kind == "f64" else 32
+        t = llvm_type(Scalar(kind))
+        found = []
+        for c in self.vectors:
+            lanes = c.bits // bits
+            vector = f"_ZGV{c.letter}N{lanes}{'v' * arity}_{symbol}"
+            if not _has_vector(vector):
+                continue
+            pcs = "aarch64_vector_pcs " if c.letter == "n" else ""
+            v = f"<{lanes} x {t}>"
+            fe.module.declare_vector(vector, f"declare {pcs}{v} @{vector}({', '.join([v] * arity)}) #3")
+            found.append(f"_ZGV_LLVM_N{lanes}{'v' * arity}_{symbol}({vector})")
+        return f" #{fe.module.attribute_group(','.join(found))}" if found else ""
