@@ -17,10 +17,11 @@ from lark import Lark, Token, UnexpectedToken
 from aotdiff.frontend import ast
 from aotdiff.frontend.ast import Span
 from aotdiff.frontend.diagnostics import Diagnostics
+from aotdiff.frontend.failure import Failure, open_tokens
 from aotdiff.frontend.layout import ITEM_STARTS, Chunk, Layout, made_token
 from aotdiff.frontend.lexing import read_tokens
 from aotdiff.frontend.shadowing import resolve_forms
-from aotdiff.frontend.syntax import Failure, explain, explain_item, names_meant, open_tokens
+from aotdiff.frontend.syntax import explain, explain_item, names_meant
 from aotdiff.frontend.transform import TreeBuilder, kinds, normal, token_span
 from aotdiff.grammar import make_parser
 
@@ -251,5 +252,3 @@ class ItemReader:
             elif kind == "EQUAL" and nested == 0 and braces == 0 and outside:
                 headed = False
         return len(self.tokens) - 1
-
-

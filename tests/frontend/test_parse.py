@@ -139,7 +139,7 @@ STATEMENTS = [
     ("if c { return 1.0 }\nx", "do (if c {return 1.0;}); x"),
     ("if c { return 1.0 } else { x }", "(if c {return 1.0;} {x})"),
     ("if c { 1.0 }", "(if c {1.0})"),
-    ("assert c, \"message\"", "assert c 'message';"),
+    ('assert c, "message"', "assert c 'message';"),
     ("assert c", "assert c None;"),
     (r'assert c, "a \"b\" \\ c"', r"""assert c 'a "b" \\ c';"""),
     ("@checkpoint(segments = 32) for t in 0..n { }", "@32 for t in 0..n {};"),
@@ -248,9 +248,7 @@ def test_own_function_named_like_a_form() -> None:
 
 def test_local_named_like_a_form_hides_it_from_there_on() -> None:
     text = "let hessian = hessian(f)(x)\nlet g = hessian(3)\nlet k = |grad| grad(f)\ngrad(f)"
-    wanted = (
-        "let hessian = (call (hessian! f) x); let g = (call hessian 3); let k = (|grad| (call grad f)); (grad! f)"
-    )
+    wanted = "let hessian = (call (hessian! f) x); let g = (call hessian 3); let k = (|grad| (call grad f)); (grad! f)"
     assert body(text) == wanted
 
 
