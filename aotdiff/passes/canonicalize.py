@@ -14,7 +14,7 @@ from aotdiff.ir.interpreter import evaluate
 from aotdiff.ir.ops import SCALAR_OPS, scalar_result
 from aotdiff.ir.rewrite import resolve
 from aotdiff.ir.types import BOOL, I64, Acc, Array, Scalar, Type, dims_of, join_dims
-from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant, is_nonnegative, is_total
+from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant, is_nonnegative, is_size, is_total
 from aotdiff.passes.registry import register_local
 from aotdiff.passes.scalar_rules import RULES
 
@@ -205,20 +205,10 @@ def _with_sizes(c: Canonicalizer, op: Op) -> list[Value] | None:
     source = array.op
     if source is not None and source.name == op.name:
         array = op.operands[0] = source.operands[0]
-    if len(sizes) == len(dims_of(array.type)) and all(_is_size(c, array, k, s) for k, s in enumerate(sizes)):
+    if len(sizes) == len(dims_of(array.type)) and all(is_size(c.size(array, k), s) for k, s in enumerate(sizes)):
         return [array]
     _refine(op.result, _static(sizes))
     return None
-
-
-def _is_size(c: Canonicalizer, array: Value, axis: int, size: Value) -> bool:
-    found = c.size(array, axis)
-    if isinstance(found, int):
-        return constant(size) == found
-    if isinstance(found, Value):
-        return found is size
-    op = size.op
-    return op is not None and op.name == "dim" and (op.operands[0], op.attrs["axis"]) == found
 
 
 def _like_operand(c: Canonicalizer, op: Op) -> list[Value] | None:

@@ -167,6 +167,26 @@ _FINDERS = {
 }
 
 
+def is_size(found: Size, size: Value) -> bool:
+    """Whether a size value is the size `found` by `Sizes.size`."""
+    if isinstance(found, int):
+        return constant(size) == found
+    if isinstance(found, Value):
+        return found is size
+    op = size.op
+    return op is not None and op.name == "dim" and (op.operands[0], op.attrs["axis"]) == found
+
+
+def extent_of(index: Value, owners: ArgOwners) -> Value | None:
+    """The extent a loop index runs over from 0; None for other values."""
+    op = owners.op_of(index) if index.op is None else None
+    if op is not None and op.name == "par":
+        return op.operands[index.index]
+    if op is not None and op.name == "for" and index.index == 0:
+        return op.operands[0]
+    return None
+
+
 def is_nonnegative(value: Value, owners: ArgOwners, depth: int = 6) -> bool:
     """Whether an i64 value is known to be at least 0 (sizes and their sums do not overflow)."""
     if depth == 0 or value.type != I64:

@@ -11,13 +11,25 @@ from collections.abc import Iterable, Sequence
 
 from aotdiff.ir.graph import Func, Module
 from aotdiff.ir.verifier import VerificationError, verify
-from aotdiff.passes import canonicalize, cse, dce, drop_unused, hoist, inline, strip  # noqa: F401  (registers)
+from aotdiff.passes import (  # noqa: F401  (registers)
+    acc_to_map,
+    canonicalize,
+    cse,
+    dce,
+    drop_unused,
+    fuse,
+    hoist,
+    inline,
+    lift_accumulators,
+    sink,
+    strip,
+)
 from aotdiff.passes.registry import PASSES, Pass, register, register_local
 
 __all__ = ["CLEANUP", "PASSES", "PIPELINES", "PREPARE", "Pass", "optimize", "register", "register_local", "run"]
 
 # Before differentiation: small ordinary code, derivative rules and `stop_gradient` still in place.
-PREPARE = ("inline", "canonicalize", "cse", "dce")
+PREPARE = ("inline", "canonicalize", "cse", "dce", "sink-arms")
 
 # After each round of differentiation.
 CLEANUP = ("canonicalize", "cse", "dce")

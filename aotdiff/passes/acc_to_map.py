@@ -1,0 +1,441 @@
+"""acc-to-map: an accumulator whose every element gets its additions in known iterations becomes maps and sums.
+
+A handle goes when each of its additions, inside nothing but `par`s, has loop indices over exactly its sizes as its
+index. Per addition, one of
+
+- *in place*: the index is all the indices of one `par`: the `par` gets a map result;
+- *split*: the index is the first indices of a `par` of higher rank: the rest becomes an inner `par` with a sum;
+- *apart*: a `par` over the accumulator with, for the indices that do not occur, a `par` inside that sums. What it needs
+  is computed again where that is cheap, and kept as map results of the original where it is not. This turns
+  the scatter of a matrix-vector product's adjoint into two contractions.
+
+Where an addition is too dear to compute again it stays, and so does the accumulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aotdiff.ir.builder import Builder
+from aotdiff.ir.graph import Func, Module, Op, Region, Value
+from aotdiff.ir.ops import SCALAR_OPS
+from aotdiff.ir.rewrite import Env, copy_op, free_values
+from aotdiff.ir.types import Acc, Array, dims_of
+from aotdiff.passes.cost import body_cost
+from aotdiff.passes.facts import ArgOwners, Sizes, constant, extent_of, is_size
+from aotdiff.passes.registry import register_local
+
+# What an addition may cost to be computed again, and a value of an outer `par` to be computed again in an inner one.
+AGAIN = 12.0
+AGAIN_INSIDE = 2.0
+
+
+@register_local("acc-to-map", "Turn accumulators with additions at loop indices into maps and sums.")
+def acc_to_map(module: Module, func: Func) -> None:
+    if any(op.name == "withacc" for op in func.body.walk()):
+        _Converter(func).region(func.body, 0)
+
+
+@dataclass(slots=True)
+class _Site:
+    """One addition: the `par`s around it within the `withacc`, outermost first."""
+
+    accum: Op
+    nest: list[Op]
+
+    @property
+    def region(self) -> Region:
+        return self.nest[-1].regions[0]
+
+    @property
+    def index(self) -> list[Value]:
+        return self.accum.operands[2:]
+
+
+@dataclass(slots=True)
+class _Part:
+    """A contribution to a handle, for after the `withacc`: an array (`order[k]`: its axis for axis k), or a value at an
+    index."""
+
+    value: Value
+    order: list[int] | None = None
+    at: list[Value] = field(default_factory=list)
+
+
+class _Converter:
+    def __init__(self, func: Func):
+        self.owners = ArgOwners.of(func.body)
+        self.sizes = Sizes(self.owners)
+        self.level: dict[Value, int] = {}
+        self.env: Env = {}
+
+    # The walk ----------------------------------------------------------------------------------------------
+
+    def region(self, region: Region, level: int) -> None:
+        for arg in region.args:
+            self.level[arg] = level
+        out: list[Op] = []
+        for op in region.ops:
+            if self.env:
+                op.operands = [self.env.get(v, v) for v in op.operands]
+            for inner in op.regions:
+                self.region(inner, level + 1)
+            start = len(out)
+            out.append(op)
+            if op.name == "withacc":
+                del out[start:]
+                out += self.withacc(op, level)
+            for each in out[start:]:
+                for result in each.results:
+                    self.level[result] = level
+        region.ops = out
+
+    def withacc(self, op: Op, level: int) -> list[Op]:
+        """Convert the handles that can be; gives the operations that take the place of `op`."""
+        parts: dict[int, list[_Part]] = {}
+        for k in range(len(op.operands)):
+            plan = self.plan(op, k, level + 1)
+            if plan is not None:
+                parts[k] = [self.extract(op, site, how, level + 1) for site, how in plan]
+        if not parts:
+            return [op]
+        results = self.rebuild(op, parts, level)
+        out = [op] if op.operands else self.dissolve(op)
+        after = Builder(Region(), op.loc)
+        for result, init, found in results:
+            self.env[result] = self.total(after, init, found)
+        return [*out, *after.region.ops]
+
+    def sites(self, op: Op, k: int) -> list[_Site] | None:
+        """The additions to a handle; None if it is used in another way or inside something else than `par`s."""
+        handle = op.regions[0].args[k]
+        found: list[_Site] = []
+
+        def visit(region: Region, nest: list[Op] | None) -> bool:
+            for each in region.ops:
+                if handle in each.operands:
+                    if nest is None or each.name != "accum":
+                        return False
+                    found.append(_Site(each, nest))
+                for inner in each.regions:
+                    if not visit(inner, [*nest, each] if nest is not None and each.name == "par" else None):
+                        return False
+            return True
+
+        return found if visit(op.regions[0], []) else None
+
+    # Deciding ----------------------------------------------------------------------------------------------
+
+    def plan(self, op: Op, k: int, level: int) -> list[tuple[_Site, str]] | None:
+        """How each site of a handle is extracted; None to leave the handle."""
+        handle = op.regions[0].args[k]
+        if not handle.type.element.is_float:  # type: ignore[union-attr]
+            return None
+        while True:
+            sites = self.sites(op, k)
+            plan = [(site, self.how(handle, site, level)) for site in sites or ()]
+            if sites is None or any(how is None for _, how in plan):
+                return None
+            to_split = [site for site, how in plan if how == "split"]
+            if not to_split:
+                return plan  # type: ignore[return-value]
+            self.split(to_split[0], level)
+
+    def how(self, handle: Value, site: _Site, level: int) -> str | None:
+        if not site.nest:
+            return "point"
+        indices = [arg for par in site.nest for arg in par.regions[0].args]
+        if len(set(site.index)) != len(site.index) or not site.index:
+            return None
+        if not all(i in indices and self.spans(handle, axis, i) for axis, i in enumerate(site.index)):
+            return None
+        if len(site.nest) == 1 and len(site.index) == len(indices):
+            return "in place"
+        if not all(self.level[n] <= level for par in site.nest for n in par.operands[: par.attrs["rank"]]):
+            return None
+        apart = _Apart(self, site, level)
+        if apart.cheap(alone=_is_alone(site)):
+            return "apart"
+        if len(site.nest) == 1 and site.index == indices[: len(site.index)] and _splits(site.nest[0]):
+            return "split"
+        return None
+
+    def spans(self, handle: Value, axis: int, index: Value) -> bool:
+        extent = extent_of(index, self.owners)
+        return extent is not None and is_size(self.sizes.size(handle, axis), extent)
+
+    # Extracting --------------------------------------------------------------------------------------------
+
+    def extract(self, op: Op, site: _Site, how: str, level: int) -> _Part:
+        """Take one addition out of the body of the `withacc` `op`."""
+        value = site.accum.operands[1]
+        if how == "point":
+            op.regions[0].ops.remove(site.accum)
+            return _Part(value, at=site.index)
+        if how == "apart":
+            return _Apart(self, site, level).extract(op.regions[0])
+        par, index = site.nest[0], site.region.args
+        site.region.ops.remove(site.accum)
+        lead = tuple(constant(n) for n in par.operands[: par.attrs["rank"]])
+        result = _add_map(par, value, Array(value.type, lead))  # type: ignore[arg-type]
+        self.level[result] = level
+        return _Part(result, [index.index(i) for i in site.index])
+
+    def split(self, site: _Site, level: int) -> None:
+        """Make the trailing indices of a `par` an inner `par` that sums what the site added."""
+        par, keep = site.nest[0], len(site.index)
+        rank, kinds, body = par.attrs["rank"], par.attrs["kinds"], site.region
+        body.ops.remove(site.accum)
+        inner = Region(body.args[keep:], body.ops)
+        inner.terminator.operands.append(site.accum.operands[1])
+        outer = Region(body.args[:keep])
+        extents, sizes = par.operands[keep:rank], par.operands[rank:]
+        b = Builder(outer, par.loc)
+        nested = b.par_op(extents, (*kinds, "sum"), inner, sizes)
+        b.accum(site.accum.operands[0], nested.results[-1], *site.index)
+        b.ret(nested.results[:-1])
+        for value in nested.results:
+            self.level[value] = level + 1
+        par.operands = par.operands[:keep]
+        for kind, value in zip(kinds, nested.results):
+            if kind == "map":
+                mine = len(dims_of(value.type)) - len(extents)
+                par.operands += extents + sizes[:mine]
+                sizes = sizes[mine:]
+        par.attrs = {**par.attrs, "rank": keep}
+        par.regions = [outer]
+        self.owners.note(par)
+        self.owners.note(nested)
+
+    # After the withacc ---------------------------------------------------------------------------------------
+
+    def rebuild(self, op: Op, parts: dict[int, list[_Part]], level: int) -> list[tuple[Value, Value, list[_Part]]]:
+        """Drop converted handles from `op`, give out what their parts need; (old result, init, parts) of each."""
+        body = op.regions[0]
+        given: dict[Value, Value] = {}
+
+        def give(value: Value) -> Value:
+            if self.level[value] <= level:
+                return value
+            if value not in given:
+                body.terminator.operands.append(value)
+                given[value] = Value(value.type, value.name, op)
+            return given[value]
+
+        results = []
+        for k, found in parts.items():
+            for part in found:
+                part.value = give(part.value)
+                part.at = [give(v) for v in part.at]
+            results.append((op.results[k], op.operands[k], found))
+        op.results = [r for k, r in enumerate(op.results) if k not in parts] + list(given.values())
+        for i, r in enumerate(op.results):
+            r.index = i
+        body.args = [a for k, a in enumerate(body.args) if k not in parts]
+        for i, a in enumerate(body.args):
+            a.index = i
+        op.operands = [v for k, v in enumerate(op.operands) if k not in parts]
+        return results
+
+    def dissolve(self, op: Op) -> list[Op]:
+        """A `withacc` without handles is its body."""
+        body = op.regions[0]
+        self.env.update(zip(op.results, body.yielded, strict=True))
+        return body.ops[:-1]
+
+    def total(self, b: Builder, init: Value, parts: list[_Part]) -> Value:
+        """The init plus all parts."""
+        parts = [_Part(self.env.get(p.value, p.value), p.order, [self.env.get(v, v) for v in p.at]) for p in parts]
+        points = [p for p in parts if p.order is None]
+        maps = [p for p in parts if p.order is not None]
+        total = self.add_maps(b, init, maps)
+        for p in points:
+            if not p.at:
+                total = p.value if _is_zero(total) else b.add(total, p.value)
+            else:
+                total = b.update(total, b.add(b.read(total, *p.at), p.value), *p.at)
+        return total
+
+    def add_maps(self, b: Builder, init: Value, maps: list[_Part]) -> Value:
+        if not maps:
+            return init
+        zero = _is_zero(init)
+        if zero and len(maps) == 1 and maps[0].order == sorted(maps[0].order or []):
+            return maps[0].value
+
+        def element(b: Builder, *index: Value) -> list[Value]:
+            values = [] if zero else [b.read(init, *index)]
+            for part in maps:
+                assert part.order is not None
+                axes = sorted(range(len(index)), key=part.order.__getitem__)
+                values.append(b.read(part.value, *(index[axis] for axis in axes)))
+            total = values[0]
+            for v in values[1:]:
+                total = b.add(total, v)
+            return [total]
+
+        return b.par(b.dims(init), ["map"], element)[0]
+
+
+def _is_zero(value: Value) -> bool:
+    """A zero scalar, or an array filled with zeros."""
+    op = value.op
+    if op is not None and op.name == "par" and op.attrs["kinds"][value.index] == "map":
+        return _is_zero(op.regions[0].yielded[value.index])
+    return constant(value) == 0.0
+
+
+def _add_map(par: Op, value: Value, type_: Array) -> Value:
+    """One more map result of a `par`."""
+    par.attrs = {**par.attrs, "kinds": (*par.attrs["kinds"], "map")}
+    par.regions[0].terminator.operands.append(value)
+    par.results.append(Value(type_, value.name, par, len(par.results)))
+    return par.results[-1]
+
+
+def _is_alone(site: _Site) -> bool:
+    """Whether the addition is all that its nest does."""
+    if site.nest[0].results:
+        return False
+    return sum(1 for op in site.nest[0].regions[0].walk() if op.name in ("accum", "check", "call")) == 1
+
+
+def _splits(par: Op) -> bool:
+    return all(kind not in ("argmax", "argmin") for kind in par.attrs["kinds"])
+
+
+class _Apart:
+    """A site computed by `par`s of its own.
+
+    `keep`: values of the outermost `par` that become map results of it; `slices`: per `par` of the nest, the
+    operations to copy.
+    """
+
+    def __init__(self, converter: _Converter, site: _Site, level: int):
+        self.converter = converter
+        self.site = site
+        self.level = level
+        self.keep: list[Value] = []
+        self.slices: list[list[Op]] = []
+        self.cost = 0.0
+        self.possible = self.slice()
+
+    def slice(self) -> bool:
+        """Collect what the added value needs, innermost `par` first; False if something cannot be had."""
+        needed = {self.site.accum.operands[1]}
+        for depth in range(len(self.site.nest) - 1, -1, -1):
+            region = self.site.nest[depth].regions[0]
+            ops: list[Op] = []
+            innermost = depth == len(self.site.nest) - 1
+            for op in reversed(region.ops[:-1]):
+                wanted = [r for r in op.results if r in needed]
+                if not wanted:
+                    continue
+                if not (innermost or (_is_pure(op) and body_cost([op]) <= AGAIN_INSIDE)):
+                    if depth > 0 or not all(self.can_keep(r) for r in wanted):
+                        return False
+                    self.keep += wanted
+                    continue
+                if not _is_pure(op):
+                    return False
+                ops.append(op)
+                needed.update(op.operands)
+                for inner in op.regions:
+                    needed.update(free_values(inner))
+            ops.reverse()
+            self.slices.insert(0, ops)
+            self.cost += body_cost(ops)
+        return True
+
+    def can_keep(self, value: Value) -> bool:
+        """A scalar, or an array whose sizes are known outside the nest."""
+        if not isinstance(value.type, Array):
+            return not isinstance(value.type, Acc)
+        return self.outer_sizes(value) is not None
+
+    def outer_sizes(self, value: Value) -> list[Value] | None:
+        sizes = []
+        for axis in range(len(dims_of(value.type))):
+            found = self.converter.sizes.size(value, axis)
+            if not isinstance(found, Value) or self.converter.level[found] > self.level:
+                return None
+            sizes.append(found)
+        return sizes
+
+    def cheap(self, alone: bool) -> bool:
+        return self.possible and (self.cost <= AGAIN or (alone and not self.keep and len(self.site.nest) == 1))
+
+    def extract(self, body: Region) -> _Part:
+        """Write the new `par`s after the nest; the addition goes."""
+        site, first = self.site, self.site.nest[0]
+        site.region.ops.remove(site.accum)
+        env: Env = {}
+        extents = {arg: par.operands[arg.index] for par in site.nest for arg in par.regions[0].args}
+        rest = [arg for arg in extents if arg not in site.index]
+        kept = {value: self.kept(first, value) for value in self.keep}
+
+        def outer(b: Builder, *index: Value) -> list[Value]:
+            env.update(zip(site.index, index, strict=True))
+            inner_ops: list[Op] = []
+            varying = set(rest)
+            self.read_kept(b, kept, env, varying, first)
+            for op in (op for ops in self.slices for op in ops):
+                if varying.isdisjoint(op.operands) and all(varying.isdisjoint(free_values(r)) for r in op.regions):
+                    b.region.ops.append(copy_op(op, env))
+                else:
+                    varying.update(op.results)
+                    inner_ops.append(op)
+            value = site.accum.operands[1]
+            if not rest:
+                return [env.get(value, value)]
+
+            def inner(b: Builder, *index: Value) -> list[Value]:
+                env.update(zip(rest, index, strict=True))
+                self.read_kept(b, kept, env, None, first)
+                b.region.ops += [copy_op(op, env) for op in inner_ops]
+                return [env.get(value, value)]
+
+            return b.par([extents[arg] for arg in rest], ["sum"], inner, names=[arg.name for arg in rest])
+
+        scratch = Region()
+        names = [arg.name for arg in site.index]
+        result = Builder(scratch, site.accum.loc).par([extents[i] for i in site.index], ["map"], outer, names=names)[0]
+        at = body.ops.index(first) + 1
+        body.ops[at:at] = scratch.ops
+        self.converter.level[result] = self.level
+        return _Part(result, list(range(len(site.index))))
+
+    def kept(self, first: Op, value: Value) -> Value:
+        """The map result of the outermost `par` that holds `value` of each iteration."""
+        for k, (kind, yielded) in enumerate(zip(first.attrs["kinds"], first.regions[0].yielded)):
+            if kind == "map" and yielded is value:
+                return first.results[k]
+        lead = tuple(constant(n) for n in first.operands[: first.attrs["rank"]])
+        sizes = self.outer_sizes(value) if isinstance(value.type, Array) else []
+        element = value.type.element if isinstance(value.type, Array) else value.type
+        result = _add_map(first, value, Array(element, lead + dims_of(value.type)))  # type: ignore[arg-type]
+        first.operands += sizes or []
+        self.converter.level[result] = self.level
+        return result
+
+    def read_kept(self, b: Builder, kept: dict[Value, Value], env: Env, varying: set[Value] | None, first: Op) -> None:
+        """Read the kept values here if their iteration is known here, else mark them as known further inside."""
+        for value, array in kept.items():
+            if value in env:
+                continue
+            if varying is not None and any(arg in varying for arg in first.regions[0].args):
+                varying.add(value)
+                continue
+            lead = [env.get(arg, arg) for arg in first.regions[0].args]
+            if isinstance(value.type, Array):
+                sizes = self.outer_sizes(value)
+                assert sizes is not None
+                env[value] = b.par(sizes, ["map"], lambda b, *i: [b.read(array, *lead, *i)])[0]  # noqa: B023
+            else:
+                env[value] = b.read(array, *lead)
+
+
+def _is_pure(op: Op) -> bool:
+    if op.name in ("read", "dim", "shaped", "yield") or op.name in SCALAR_OPS:
+        return True
+    return op.name in ("if", "par", "for") and all(_is_pure(each) for region in op.regions for each in region.ops)
