@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aotdiff.ad.activity import Activity
 from aotdiff.ad.cleanup import prune, strip_effects
 from aotdiff.ad.sizes import Sizes
@@ -18,19 +20,18 @@ from aotdiff.ir.builder import Builder, static_size
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import map_result
 from aotdiff.ir.rewrite import Env, copy_func, copy_region, substitute
-from aotdiff.ir.types import I64, Scalar, element_of
+from aotdiff.ir.types import I64, Scalar
 from aotdiff.passes.pipeline import run
 
 
-def prepare(module: Module, func: Func, wrt: tuple[int, ...]) -> Func:
-    """A copy of `func`, ready for the reverse sweep."""
+def prepare(module: Module, func: Func, activity: Callable[[Func], Activity]) -> Func:
+    """A copy of `func`, ready for the reverse sweep; `activity` tells what of it gets adjoints."""
     func = copy_func(func)
     run(module, ("canonicalize", "cse", "hoist", "dce"), only=[func])
-    seeded = [getattr(element_of(t), "is_float", False) for t in func.result_types]
-    active = Activity(func, [func.params[k] for k in wrt], seeded).active
-    _rewrite_reductions(func.body, active)
+    active = activity(func).active
+    _rewrite_reductions(module, func.body, active)
     _read_roots(func.body)
-    split_accumulators(func.body, active)
+    split_accumulators(module, func.body, active)
     chain_sizes(func)
     run(module, ("cse",), only=[func])
     return func
@@ -60,12 +61,12 @@ def _read_roots(region: Region) -> None:
 # Reductions ------------------------------------------------------------------------------------------------
 
 
-def _rewrite_reductions(region: Region, active: set[Value]) -> None:
+def _rewrite_reductions(module: Module, region: Region, active: set[Value]) -> None:
     ops: list[Op] = []
     env: Env = {}
     for op in region.ops:
         for inner in op.regions:
-            _rewrite_reductions(inner, active)
+            _rewrite_reductions(module, inner, active)
         ops.append(op)
         if op.name != "par":
             continue
@@ -75,7 +76,7 @@ def _rewrite_reductions(region: Region, active: set[Value]) -> None:
             old = op.results[r]
             if old not in active or kind not in ("max", "min", "prod"):
                 continue
-            env[old] = _product(b, op, r) if kind == "prod" else _extreme(b, op, r)
+            env[old] = _product(b, op, r) if kind == "prod" else _extreme(module, b, op, r)
             env[old].name = old.name
         ops += tail.ops
     region.ops = ops
@@ -92,27 +93,38 @@ def _retype(op: Op, index: int, kind: str, type_: object) -> Value:
     return new
 
 
-def _extreme(b: Builder, op: Op, index: int) -> Value:
-    """The winning value, from the body run once more at the winner's index."""
+def _extreme(module: Module, b: Builder, op: Op, index: int) -> Value:
+    """The winning value, from the body run once more at the winner's index; where it is NaN, so is every partial."""
     kind, type_ = op.attrs["kinds"][index], op.results[index].type
+    assert isinstance(type_, Scalar)
     at = _retype(op, index, f"arg{kind}", I64)
-    rank = op.attrs["rank"]
+    extents = op.operands[: op.attrs["rank"]]
+
+    def all_nan(b: Builder) -> list[Value]:
+        (total,) = b.par_op(extents, ["sum"], _body_of(module, op, index)).results
+        return [b.mul(total, b.const(float("nan"), type_))]
 
     def winner(b: Builder) -> list[Value]:
-        once = copy_region(op.regions[0], {})
-        strip_effects(once, set())
-        value = once.yielded[index]
-        once.terminator.operands = [value]
-        prune(once)
-        env = dict(zip(once.args, unravel(b, at, op.operands[:rank]), strict=True))
+        once = _body_of(module, op, index)
+        (value,) = once.yielded
+        env = dict(zip(once.args, unravel(b, at, extents), strict=True))
         substitute(once, env)
         b.region.ops += once.ops[:-1]
-        return [env.get(value, value)]
+        value = env.get(value, value)
+        return b.if_(b.scalar("ne", value, value), all_nan, lambda b: [value])
 
-    assert isinstance(type_, Scalar)
     empty = float("-inf") if kind == "max" else float("inf")
     some = b.scalar("ge", at, b.i64(0))
     return b.if_(some, winner, lambda b: [b.const(empty, type_)])[0]
+
+
+def _body_of(module: Module, op: Op, index: int) -> Region:
+    """A copy of a `par`'s body without effects, that yields one of its values only."""
+    once = copy_region(op.regions[0], {})
+    strip_effects(module, once, set())
+    once.terminator.operands = [once.yielded[index]]
+    prune(once)
+    return once
 
 
 def unravel(b: Builder, linear: Value, extents: list[Value]) -> list[Value]:
