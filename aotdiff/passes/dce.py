@@ -11,13 +11,13 @@ from __future__ import annotations
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.types import Acc, dims_of
 from aotdiff.passes.facts import functions_that_check
-from aotdiff.passes.registry import register
+from aotdiff.passes.registry import register_some
 
 
-@register("dce", "Remove operations, results, carried values and accumulators that nobody needs.")
-def dce(module: Module) -> None:
+@register_some("dce", "Remove operations, results, carried values and accumulators that nobody needs.")
+def dce(module: Module, funcs: list[Func]) -> None:
     checking = functions_that_check(module)
-    for func in module.funcs.values():
+    for func in funcs:
         remove_dead(func, checking)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from aotdiff.ir.graph import Func, Module
 
 Local = Callable[[Module, Func], None]
+Some = Callable[[Module, list[Func]], None]
 Whole = Callable[[Module], None]
 
 
@@ -32,6 +33,19 @@ def register(name: str, sentence: str) -> Callable[[Whole], Whole]:
 
     def decorate(function: Whole) -> Whole:
         PASSES[name] = Pass(name, sentence, lambda module, only: function(module))
+        return function
+
+    return decorate
+
+
+def register_some(name: str, sentence: str) -> Callable[[Some], Some]:
+    """Registers a pass over some functions of a module, for passes that look at the whole module first."""
+
+    def decorate(function: Some) -> Some:
+        def run(module: Module, only: Iterable[Func] | None) -> None:
+            function(module, list(module.funcs.values() if only is None else only))
+
+        PASSES[name] = Pass(name, sentence, run)
         return function
 
     return decorate

@@ -8,8 +8,9 @@ differentiation
     %2 = select %c, %1, %0
 
 becomes an `if` with the `log` inside. Only operations used by nothing but that side move (or by that side of several
-selects on one condition); elements of arrays are followed into the element-wise `par` that makes them, if it makes them
-for nothing else. Checks stay outside: both sides of a select are evaluated, and an index error of either is raised.
+selects on one condition), from the first whose partials may be infinite or NaN: reads and index arithmetic stay.
+Elements of arrays are followed into the element-wise `par` that makes them, if it makes them for nothing else. Checks
+stay outside: both sides of a select are evaluated, and an index error of either is raised.
 
 Generated derivatives need no such treatment: they come from branches, and the derivative rules are safe by themselves.
 """
@@ -118,7 +119,7 @@ class _Sinker:
         """Make the selects one branch; False if they cannot be one."""
         self.number(region)
         sides = [self.cone(region, group, side) for side in (1, 2)]
-        if not any(is_risky(op) for side in sides for op in side):
+        if not any(sides):
             return True
         members = [s for s in group if any(s.operands[1 + k].op in side for k, side in enumerate(sides))]
         moved = {op for side in sides for op in side}
@@ -129,7 +130,7 @@ class _Sinker:
         return True
 
     def cone(self, region: Region, group: list[Op], side: int) -> list[Op]:
-        """Operations of the region that nothing but this side of the selects needs, in order."""
+        """What moves, in order: needed by nothing but this side of the selects, risky or with a risky operand."""
         found: set[Op] = set()
         pending: list[tuple[int, Op]] = []
         seen: set[Op] = set()
@@ -155,7 +156,11 @@ class _Sinker:
             found.add(op)
             for v in _uses(op):
                 push(v)
-        return sorted(found, key=self.place.__getitem__)
+        moved: dict[Op, None] = {}
+        for op in sorted(found, key=self.place.__getitem__):
+            if is_risky(op) or any(v.op in moved for v in _uses(op) if v.op is not None):
+                moved[op] = None
+        return list(moved)
 
     def movable(self, op: Op) -> bool:
         """No effect but checks, which are left behind."""
