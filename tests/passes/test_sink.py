@@ -161,15 +161,15 @@ def test_elements_are_followed_into_the_maps_that_make_them():
     %0 = read %x, %k : f64
     %z = const 0.0 : f64
     %c = gt %0, %z : bool
-    %1 = if %c : f64 {
-      %2 = read %x, %k : f64
-      %3 = sqrt %2 : f64
+    %1 = read %x, %k : f64
+    %2 = if %c : f64 {
+      %3 = sqrt %1 : f64
       %4 = log %3 : f64
       yield %4
     } else {
       yield %z
     }
-    yield %1
+    yield %2
   }
   yield %s
 }"""
