@@ -68,6 +68,10 @@ def _feature_set(options: Options, triple: str) -> dict[str, bool]:
 
 @functools.cache
 def target_machine(options: Options) -> llvm.TargetMachine:
+    return _new_machine(options)
+
+
+def _new_machine(options: Options) -> llvm.TargetMachine:
     _initialize()
     triple = options.triple or llvm.get_process_triple()
     if options.triple is not None:
@@ -171,7 +175,7 @@ def load(data: bytes, options: Options | None = None) -> Native:
     """Object code made by `object_bytes` on a machine like this one."""
     options = options or Options()
     with _LOCK:
-        machine = target_machine(options)
+        machine = _new_machine(options)  # the engine becomes its owner
         targets.libmvec()
         empty = llvm.parse_assembly(f'target triple = "{machine.triple}"')
         engine = llvm.create_mcjit_compiler(empty, machine)

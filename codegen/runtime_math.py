@@ -234,12 +234,20 @@ def _to_nearest(f: MathText, x: str) -> str:
     return f.minus(x, f.unary("roundeven", x))
 
 
+def _cotangent(f: MathText, rest: str) -> str:
+    """cot(pi rest) for |rest| <= 1/2, exact where it is 0."""
+    size = f.unary("fabs", rest)
+    outer = f.compare("ogt", size, 0.25)
+    tangent = f.math("tan", f.times(math.pi, f.choose(outer, f.minus(0.5, size), size)))
+    return f.intrinsic("copysign", f.kind, [f.choose(outer, tangent, f.over(1.0, tangent)), rest])
+
+
 def _digamma(f: MathText) -> None:
     low = f.compare("ole", "%x", 0.0)
     f.branch(low, "reflect", "positive")
     f.start("reflect")
     rest = _to_nearest(f, "%x")
-    cotangent = f.over(math.pi, f.math("tan", f.times(math.pi, rest)))
+    cotangent = f.times(math.pi, _cotangent(f, rest))
     term = f.choose(f.compare("oeq", rest, 0.0), math.nan, cotangent)
     pole = f.intrinsic("copysign", f.kind, [f.c(math.inf), f.negative("%x")])
     term = f.choose(f.compare("oeq", "%x", 0.0), f.negative(pole), term)
@@ -310,8 +318,7 @@ def _polygamma(f: MathText, order: int) -> None:
     f.branch(f.compare("ole", "%x", 0.0), "reflect", "positive")
     f.start("reflect")
     rest = _to_nearest(f, "%x")
-    cotangent = f.over(1.0, f.math("tan", f.times(math.pi, rest)))
-    slope = f.times(-math.pi, f.polynomial(cotangent, _cotangent_polynomial(order)))
+    slope = f.times(-math.pi, f.polynomial(_cotangent(f, rest), _cotangent_polynomial(order)))
     term = f.choose(f.compare("oeq", rest, 0.0), sign * math.inf, slope)
     mirrored = f.minus(1.0, "%x")
     f.jump("positive")
