@@ -110,7 +110,10 @@ class Checker:
         self.exports()
         if not self.program.diagnostics.has_errors:
             functions = [function for unit in units for function in unit.file.functions]
-            check_recursion(self, functions, set(self.program.rules))
+            others = [constant.value for unit in units for constant in unit.file.constants]
+            others += [rule.rule for unit in units for rule in unit.file.rules]
+            others += [export.value for export in self.program.exports if export.value is not None]
+            check_recursion(self, functions, others, set(self.program.rules))
 
     # Messages ---------------------------------------------------------------------------------------------
 
@@ -386,6 +389,11 @@ class Checker:
                 text = f"`{entry.name}` cannot be exported: its parameter `{name}` is a function"
                 self.error(entry.span, text, ["export a lambda that passes the function"])
                 return
+        taken = [size for parameter in f.parameters for size in all_sizes(parameter)]
+        if not all(_follows(size, f) for size in taken):
+            text = f"`{entry.name}` cannot be exported: a size of its parameters does not follow from the others: {f!r}"
+            self.error(entry.span, text, ["write a function whose result type says its sizes"])
+            return
         if not all(_follows(size, f) for size in all_sizes(f.result)):
             result = f"a size of its result {resolve(f.result)!r} does not follow from its parameters"
             text = f"`{entry.name}` cannot be exported: {result}"

@@ -101,7 +101,9 @@ def use_builtin(
     for position in range(count):
         if not is_numeric_shape(use.type(position)) and builtin.kind != "stop_gradient":
             found = "a function" if is_function(use.type(position)) else describe(use.type(position))
-            use.fail(f"{use.name} wants a number or an array, found {found}", position=position)
+            sizes = builtin.kind in ("filled", "full", "reshape", "eye")
+            hint: Notes = ["sizes are arguments of their own: `zeros(n, m)`"] if sizes else []
+            use.fail(f"{use.name} wants a number or an array, found {found}", hint, position)
             return ERROR, use.resolved
     return RULES[builtin.kind](use), use.resolved
 
@@ -341,6 +343,9 @@ def reduced_element(use: Use, element: Type) -> Type | None:
         return Variable(floating=True) if is_integer(element) or is_bool(element) else element
     if is_bool(element) and name in ("sum", "prod"):
         return I64
+    if is_bool(element):
+        use.fail(f"{use.name} wants numbers, found bools", [f"write `{'any' if name == 'max' else 'all'}`"])
+        return None
     return element
 
 

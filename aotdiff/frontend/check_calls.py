@@ -148,6 +148,7 @@ def _generator(body: Body, node: ast.Generator, name: str) -> Type:
             condition(body, node.condition, "the condition of a reduction")
         type_ = body.expression(node.body)
     node.type = type_
+    body.noted.append(node)
     return type_
 
 

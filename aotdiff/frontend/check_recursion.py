@@ -1,8 +1,9 @@
-"""Recursion that would specialise without end.
+"""What can only be seen once all calls are known: how functions are passed on, and recursion without end.
 
 Functions are compile-time values: a function is compiled once for each combination of functions it is passed. That
 ends unless a recursive call passes a function that is built from the one it was given (`d(grad(f), n - 1, x)`), or a
-function is differentiated inside itself, which needs a derivative of one order more at each level.
+function is differentiated inside itself, which needs a derivative of one order more at each level. And
+`grad(f, wrt = y)` of a function parameter asks of every function passed for it that it has a float parameter `y`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aotdiff.frontend import ast
+from aotdiff.frontend.builtins import Builtin
 from aotdiff.frontend.check_body import Notes
 from aotdiff.frontend.check_types import Reporter
 from aotdiff.frontend.scope import Binding
 from aotdiff.frontend.tree import names_in, walk
-from aotdiff.frontend.types import Function, resolve
+from aotdiff.frontend.types import Function, has_float, resolve
 
 Node = TypeVar("Node")
 Slot = Binding  # a function parameter of a function
@@ -30,7 +32,6 @@ class _Passing:
     value: ast.Expr
     sources: list[Source]
     target: Slot
-    inside: ast.Function
     call: ast.Call
 
 
@@ -43,27 +44,39 @@ class _Facts:
     passings: list[_Passing] = field(default_factory=list)
 
 
-def check_recursion(reporter: Reporter, functions: Iterable[ast.Function], with_rules: set[str]) -> None:
-    """Report every call and derivative form that makes the compilation endless. The program has no other errors."""
-    search = _Search(reporter, list(functions), with_rules)
+def check_recursion(
+    reporter: Reporter, functions: Iterable[ast.Function], others: Iterable[ast.Expr], with_rules: set[str]
+) -> None:
+    """Report calls and derivative forms that cannot be specialised. The program has no other errors.
+
+    `others` are the expressions outside functions: constants, rules, exports.
+    """
+    search = _Search(reporter, with_rules)
+    search.collect(functions, others)
+    search.wanted_names()
     search.growing_arguments()
     search.derivatives_of_themselves()
 
 
 class _Search:
-    def __init__(self, reporter: Reporter, functions: list[ast.Function], with_rules: set[str]) -> None:
+    def __init__(self, reporter: Reporter, with_rules: set[str]) -> None:
         self.reporter = reporter
-        self.functions = functions
         self.with_rules = with_rules
         self.values: dict[Binding, ast.Expr] = {}  # what a `let` that names a function stands for
         self.known: dict[Binding, list[Source]] = {}
-        self.facts = {function: self.collect(function) for function in functions}
+        self.facts: dict[ast.Node, _Facts] = {}
         self.reached: dict[ast.Function, set[ast.Function]] = {}
 
-    def collect(self, function: ast.Function) -> _Facts:
+    def collect(self, functions: Iterable[ast.Function], others: Iterable[ast.Expr]) -> None:
+        for function in functions:
+            self.facts[function] = self.facts_of(function.body)
+        for other in others:
+            self.facts[other] = self.facts_of(other)
+
+    def facts_of(self, root: ast.Expr) -> _Facts:
         facts = _Facts()
         calls: list[ast.Call] = []
-        for node in walk(function.body):
+        for node in walk(root):
             if isinstance(node, ast.Let) and node.pattern.binding is not None:
                 self.values[node.pattern.binding] = node.value
             elif isinstance(node, ast.Name) and (named := _function_of(node.binding)) is not None:
@@ -77,7 +90,7 @@ class _Search:
             for parameter, value in zip(callee.parameters if callee is not None else (), call.arguments):
                 if parameter.binding is not None and isinstance(resolve(parameter.binding.type), Function):
                     sources = self.sources(value)
-                    facts.passings.append(_Passing(value, sources, parameter.binding, function, call))
+                    facts.passings.append(_Passing(value, sources, parameter.binding, call))
         return facts
 
     def called(self, node: ast.Expr) -> ast.Function | None:
@@ -130,12 +143,61 @@ class _Search:
                     notes: Notes = [f"it is built from the parameter `{source.name}`; {reason}"]
                     self.reporter.error(passing.value.span, text, notes)
 
+    # Parameters that `wrt` names ---------------------------------------------------------------------------
+
+    def wanted_names(self) -> None:
+        """Check the functions passed where a derivative names their parameters."""
+        wishes: dict[Slot, set[str]] = {}
+        for facts in self.facts.values():
+            for form in facts.forms:
+                if form.wrt is not None and isinstance(form.function, ast.Name):
+                    for slot, _ in self.name_sources(form.function):
+                        wishes.setdefault(slot, set()).update(form.wrt)
+        if not wishes:
+            return
+        passings = [passing for facts in self.facts.values() for passing in facts.passings]
+        for _ in range(len(self.facts) + 1):  # wishes pass on to whoever hands its own parameter over
+            for passing in passings:
+                for source, grows in passing.sources:
+                    if not grows and passing.target in wishes:
+                        wishes.setdefault(source, set()).update(wishes[passing.target])
+        for passing in passings:
+            self.check_names(passing, wishes.get(passing.target, set()))
+
+    def check_names(self, passing: _Passing, wished: set[str]) -> None:
+        names = self.parameter_names(passing.value)
+        type_ = resolve(passing.target.type)
+        if names is None or not isinstance(type_, Function):
+            return
+        for name in sorted(wished):
+            position = names.index(name) if name in names else -1
+            if 0 <= position < len(type_.parameters) and has_float(type_.parameters[position]):
+                continue
+            text = f"a derivative is taken with respect to `{name}`, which is no float parameter of this function"
+            listed = ", ".join(f"`{n}`" for n in names)
+            self.reporter.error(passing.value.span, text, [f"its parameters are {listed}"])
+
+    def parameter_names(self, value: ast.Expr) -> list[str] | None:
+        """The names of the parameters of a function expression; None where it is itself a parameter."""
+        if isinstance(value, ast.Lambda):
+            return [parameter.name for parameter in value.parameters]
+        if isinstance(value, ast.DerivativeForm):
+            return self.parameter_names(value.function)
+        if not isinstance(value, ast.Name) or not isinstance(value.binding, Binding):
+            return None
+        if (named := _function_of(value.binding)) is not None:
+            return [parameter.name for parameter in named.parameters]
+        if isinstance(value.binding.node, Builtin):
+            return list(value.binding.node.parameters)
+        known = self.values.get(value.binding)
+        return self.parameter_names(known) if known is not None else None
+
     # Functions differentiated inside themselves -----------------------------------------------------------
 
     def derivatives_of_themselves(self) -> None:
         differentiated = self.differentiated_parameters()
         for function, facts in self.facts.items():
-            if function.name in self.with_rules:
+            if not isinstance(function, ast.Function) or function.name in self.with_rules:
                 continue
             places: list[tuple[ast.Expr, ast.Expr]] = [(form, form.function) for form in facts.forms]
             places += [(p.call, p.value) for p in facts.passings if p.target in differentiated]
@@ -175,7 +237,7 @@ class _Search:
 
     def reach(self, function: ast.Function) -> set[ast.Function]:
         if function not in self.reached:
-            edges = {f: facts.mentioned for f, facts in self.facts.items()}
+            edges = {f: facts.mentioned for f, facts in self.facts.items() if isinstance(f, ast.Function)}
             self.reached[function] = _reachable(edges, function)
         return self.reached[function]
 

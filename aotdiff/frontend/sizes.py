@@ -5,7 +5,7 @@ size name or of a fixed i64 value; two bindings of one name are two symbols) or 
 stands for a size nobody can tell at compile time; it equals nothing, not even itself.
 
 These sizes serve to find shapes that cannot fit before anything runs. They describe what a size is wherever
-the program gets that far without an error (`0..n-1` has size `n - 1`, also where n is 0), so they say nothing
+the program gets that far without an error (`0..n-1` has size `n-1`, also where n is 0), so they say nothing
 about which run-time checks may be dropped.
 """
 
