@@ -16,6 +16,7 @@ from aotdiff.codegen.driver import (
     jit,
     load,
     object_bytes,
+    object_from,
     optimised,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "jit",
     "load",
     "object_bytes",
+    "object_from",
     "optimised",
 ]

@@ -138,8 +138,14 @@ def assembly(module: Module, exports: Sequence[str] | None = None, options: Opti
 def object_bytes(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> bytes:
     """An object file."""
     options = options or Options()
+    return object_from(emit_llvm(module, exports, options), options)
+
+
+def object_from(text: str, options: Options | None = None) -> bytes:
+    """An object file of LLVM IR: what `emit_llvm` gives, perhaps with functions added."""
+    options = options or Options()
     with _LOCK:
-        return target_machine(options).emit_object(optimised(module, exports, options))
+        return target_machine(options).emit_object(optimise(text, options))
 
 
 def object_from(text: str, options: Options) -> bytes:
