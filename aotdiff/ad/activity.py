@@ -8,6 +8,7 @@ partial. Loop carries are a fixpoint; an accumulator makes what is added to it v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from aotdiff.ad.rules import NON_DIFFERENTIABLE
 from aotdiff.ad.structure import loop_body, loop_inits, map_slots
@@ -15,9 +16,14 @@ from aotdiff.ir.graph import Func, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Acc, is_differentiable
 
-# Of a call: given which operands vary, which results do, and which handles get varied values.
-# Reverse: given which results and handles are useful, which operands are.
-CallFlow = Callable[[Op, list[bool]], list[bool]]
+
+class Calls(Protocol):
+    """What is known of calls. Flags are per operand, or per result and then per operand that is a handle."""
+
+    def varied(self, op: Op, flags: list[bool]) -> list[bool]: ...
+
+    def useful(self, op: Op, varied: list[bool], flags: list[bool]) -> list[bool]: ...
+
 
 _FIRST_ONLY = frozenset(["read", "reshape", "shaped"])
 _FIRST_TWO = frozenset(["update", "insert"])
@@ -34,7 +40,7 @@ class Activity:
     Handles that are parameters count as seeded when `seeded_handles` has them.
     """
 
-    __slots__ = ("varied", "active", "_varied_calls", "_useful_calls")
+    __slots__ = ("varied", "active", "_calls")
 
     def __init__(
         self,
@@ -42,11 +48,9 @@ class Activity:
         wrt: Iterable[Value],
         seeded: Iterable[bool],
         seeded_handles: Iterable[Value] = (),
-        varied_calls: CallFlow | None = None,
-        useful_calls: CallFlow | None = None,
+        calls: Calls | None = None,
     ):
-        self._varied_calls = varied_calls or _any_varied
-        self._useful_calls = useful_calls or _any_useful
+        self._calls: Calls = calls or _Unknown()
         self.varied: set[Value] = {v for v in wrt if differentiable(v)} | set(seeded_handles)
         self._forward(func.body)
         self.active: set[Value] = set(seeded_handles)
@@ -121,7 +125,7 @@ class Activity:
         self._vary_handles([(op.operands[0], op.operands[1])])
 
     def _forward_call(self, op: Op) -> None:
-        flags = self._varied_calls(op, [v in self.varied for v in op.operands])
+        flags = self._calls.varied(op, [v in self.varied for v in op.operands])
         handles = [v for v in op.operands if isinstance(v.type, Acc)]
         for target, flag in zip([*op.results, *handles], flags, strict=True):
             if flag and (differentiable(target) or isinstance(target.type, Acc)):
@@ -195,7 +199,8 @@ class Activity:
 
     def _backward_call(self, op: Op) -> None:
         handles = [v for v in op.operands if isinstance(v.type, Acc)]
-        flags = self._useful_calls(op, [v in self.active for v in [*op.results, *handles]])
+        varied = [v in self.varied for v in op.operands]
+        flags = self._calls.useful(op, varied, [v in self.active for v in [*op.results, *handles]])
         for value, flag in zip(op.operands, flags, strict=True):
             if flag and not isinstance(value.type, Acc):
                 self._use(value)
@@ -204,14 +209,16 @@ class Activity:
         self._use_where((r, v) for r in op.results for v in op.operands)
 
 
-def _any_varied(op: Op, flags: list[bool]) -> list[bool]:
-    handles = [isinstance(v.type, Acc) for v in op.operands]
-    found = any(f and not h for f, h in zip(flags, handles, strict=True))
-    return [found] * (len(op.results) + sum(handles))
+class _Unknown:
+    """Everything may depend on everything."""
 
+    def varied(self, op: Op, flags: list[bool]) -> list[bool]:
+        handles = [isinstance(v.type, Acc) for v in op.operands]
+        found = any(f and not h for f, h in zip(flags, handles, strict=True))
+        return [found] * (len(op.results) + sum(handles))
 
-def _any_useful(op: Op, flags: list[bool]) -> list[bool]:
-    return [any(flags)] * len(op.operands)
+    def useful(self, op: Op, varied: list[bool], flags: list[bool]) -> list[bool]:
+        return [any(flags)] * len(op.operands)
 
 
 _FORWARD: dict[str, Callable[[Activity, Op], None]] = {

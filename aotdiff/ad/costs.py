@@ -73,7 +73,7 @@ class Costs:
         return price(op) + KEEPS_ARRAY * spoiled
 
     def _outlives(self, array: Value, home: Region) -> bool:
-        """Whether an array from around `home` may be read in the reverse sweep; those of `home` are priced themselves."""
+        """Whether an array from around `home` may be read in the reverse sweep; those of `home` have nodes."""
         return self.structure.home(array) is home or self.freshness.fresh(array)
 
     def _enclosing(self, op: Op) -> list[Op]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotdiff.ad.activity import Activity
-from aotdiff.ad.cleanup import prune, strip_effects
+from aotdiff.ad.cleanup import prune, simplify, strip_effects
 from aotdiff.ad.sizes import Sizes
 from aotdiff.ad.split import split_accumulators
 from aotdiff.ad.structure import Structure
@@ -27,7 +27,7 @@ from aotdiff.passes.pipeline import run
 def prepare(module: Module, func: Func, activity: Callable[[Func], Activity]) -> Func:
     """A copy of `func`, ready for the reverse sweep; `activity` tells what of it gets adjoints."""
     func = copy_func(func)
-    run(module, ("canonicalize", "cse", "hoist", "dce"), only=[func])
+    simplify(module, func, ("canonicalize", "cse", "hoist"))
     active = activity(func).active
     _rewrite_reductions(module, func.body, active)
     _read_roots(func.body)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotdiff.ad.cleanup import prune, strip_effects
+from aotdiff.ad.cleanup import prune, strip_effects, without_outer_handles
 from aotdiff.ad.costs import Costs, free_values_of
 from aotdiff.ad.mincut import INFINITE, FlowGraph
 from aotdiff.ad.sizes import Sizes
 from aotdiff.ad.structure import Structure
 from aotdiff.ir.builder import Builder, static_size
-from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.graph import Module, Op, Region, Value
 from aotdiff.ir.ops import map_result
 from aotdiff.ir.rewrite import Env, copy_op
 from aotdiff.ir.types import I64, Acc, Array, Type, dims_of, element_of
@@ -38,13 +38,23 @@ class Pairing:
     start: int = 0
 
 
-def legalise(structure: Structure, sizes: Sizes, pairs: dict[Region, Pairing], sweep: Region, recursive: bool = False) -> None:
+def legalise(
+    module: Module,
+    structure: Structure,
+    sizes: Sizes,
+    pairs: dict[Region, Pairing],
+    sweep: Region,
+    recursive: bool = False,
+) -> None:
     """Make every operand in `sweep` one that is in scope; changes the forward function and the sweep."""
-    _Legaliser(structure, sizes, pairs, recursive).run(sweep)
+    _Legaliser(module, structure, sizes, pairs, recursive).run(sweep)
 
 
 class _Legaliser:
-    def __init__(self, structure: Structure, sizes: Sizes, pairs: dict[Region, Pairing], recursive: bool):
+    def __init__(
+        self, module: Module, structure: Structure, sizes: Sizes, pairs: dict[Region, Pairing], recursive: bool
+    ):
+        self.module = module
         self.structure = structure
         self.sizes = sizes
         self.pairs = pairs
@@ -120,16 +130,16 @@ class _Legaliser:
 
     def template(self, op: Op) -> Op:
         """The operation without its effects on the outside, to be copied."""
-        if not op.regions:
+        if not op.regions and (op.name != "call" or not any(isinstance(v.type, Acc) for v in op.operands)):
             return op
         template = self.templates.get(op)
         if template is None:
-            template = copy_op(op, {})
+            template = without_outer_handles(self.module, copy_op(op, {}), set())
             inside: set[Value] = set()
             for region in template.regions:
                 if op.name == "withacc":
                     inside.update(region.args)
-                strip_effects(region, inside)
+                strip_effects(self.module, region, inside)
                 prune(region)
             self.templates[op] = template
         return template

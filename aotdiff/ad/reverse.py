@@ -2,339 +2,177 @@
 
 The result runs the forward operations, then the sweep. The sweep refers to forward values directly, also to those
 inside loops and branches, where it is not allowed to; `ad.residuals` then decides for each what is kept and what is
-computed again. An adjoint is one of three things: absent (zero), a value of the region being reversed, or a handle of
-an accumulator, for what a loop captures from around it.
+computed again. What comes out uses ordinary operations only, so the same pass differentiates it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from aotdiff.ad import reverse_acc, reverse_branch, reverse_call, reverse_loop, reverse_par
 from aotdiff.ad.activity import Activity
-from aotdiff.ad.cleanup import prune
+from aotdiff.ad.callflow import CallFlow, Flags, has_rule
+from aotdiff.ad.cleanup import drop_handles, prune, simplify
 from aotdiff.ad.prepare import prepare
-from aotdiff.ad.residuals import Pairing, legalise
-from aotdiff.ad.rules import contributions
+from aotdiff.ad.readonly import ReadOnly
+from aotdiff.ad.residuals import legalise
+from aotdiff.ad.reverse_sweep import Scope, Sweep
 from aotdiff.ad.sizes import Sizes
 from aotdiff.ad.structure import Structure
 from aotdiff.ir.builder import Builder
-from aotdiff.ir.graph import Func, Module, Op, Region, Value
-from aotdiff.ir.ops import SCALAR_OPS
-from aotdiff.ir.types import Acc, Array, Scalar, dims_of, element_of
-from aotdiff.passes.pipeline import CLEANUP, run
-
-
-@dataclass(eq=False, slots=True)
-class Scope:
-    """Adjoints of the values of one forward region while it is being reversed.
-
-    A "loop" turns what it captures into handles; a "branch" has its own view of the adjoints around it.
-    """
-
-    kind: str
-    parent: Scope | None
-    adjoints: dict[Value, Value] = field(default_factory=dict)
-    handles: dict[Value, Value] = field(default_factory=dict)
-    acc_region: Region = field(default_factory=Region)
-
-
-class Sweep:
-    """State of one reverse sweep. `b` writes to the reverse region at hand."""
-
-    __slots__ = ("module", "structure", "sizes", "activity", "pairs", "scope", "level", "b", "handle_adjoints")
-
-    def __init__(self, module: Module, structure: Structure, sizes: Sizes, activity: Activity, builder: Builder):
-        self.module = module
-        self.structure = structure
-        self.sizes = sizes
-        self.activity = activity
-        self.pairs: dict[Region, Pairing] = {}
-        self.scope = Scope("root", None)
-        self.level: dict[Value, Scope] = {}
-        self.b = builder
-        # For the handles of a `withacc` being reversed: the adjoint of its result, None for zero.
-        self.handle_adjoints: dict[Value, Value | None] = {}
-
-    # Regions ---------------------------------------------------------------------------------------------
-
-    def enter(self, region: Region) -> None:
-        """Values of `region` get their adjoints in the scope at hand."""
-        level, scope = self.level, self.scope
-        for arg in region.args:
-            level[arg] = scope
-        for op in region.ops:
-            for result in op.results:
-                level[result] = scope
-
-    def sweep(self, region: Region) -> None:
-        """Reverse the operations of a region that was entered and whose yields were seeded."""
-        for op in reversed(region.ops):
-            if op.name == "yield":
-                continue
-            self.b.loc = op.loc
-            self._op(op)
-
-    def _op(self, op: Op) -> None:
-        if op.name in SCALAR_OPS:
-            self._scalar(op)
-        elif op.name in _RULES:
-            _RULES[op.name](self, op)
-
-    def _scalar(self, op: Op) -> None:
-        ct = self.take(op.results[0])
-        if ct is None:
-            return
-        wanted = [self.active(v) for v in op.operands]
-        for v, c in zip(op.operands, contributions(self.b, op, ct, wanted), strict=True):
-            if c is not None and self.active(v):
-                self.add(v, c)
-
-    # Adjoints --------------------------------------------------------------------------------------------
-
-    def active(self, value: Value) -> bool:
-        return value in self.activity.active
-
-    def take(self, value: Value) -> Value | None:
-        """The final adjoint of a value of this scope, None for zero; it is consumed."""
-        return self.scope.adjoints.pop(value, None)
-
-    def take_or_zeros(self, value: Value) -> Value:
-        found = self.take(value)
-        return self.zeros(value) if found is None else found
-
-    def zeros(self, value: Value) -> Value:
-        """A zero adjoint of the type and sizes of `value`."""
-        element = element_of(value.type)
-        assert isinstance(element, Scalar)
-        sizes = self.sizes.of(value) if isinstance(value.type, Array) else []
-        return self.b.fill(self.b.const(0.0, element), sizes)
-
-    def view(self, value: Value) -> Value | None:
-        """The adjoint so far of a value that is not captured by a loop."""
-        scope, home = self.scope, self.level[value]
-        while value not in scope.adjoints and scope is not home:
-            assert scope.parent is not None
-            scope = scope.parent
-        return scope.adjoints.get(value)
-
-    def set(self, value: Value, adjoint: Value) -> None:
-        if not adjoint.name and value.name:
-            adjoint.name = f"{value.name}_adj"
-        self.scope.adjoints[value] = adjoint
-
-    def handle(self, value: Value) -> Value | None:
-        """The accumulator for the adjoint of a captured value, made at first use; None if `value` is not captured."""
-        scope, home, loop = self.scope, self.level[value], None
-        while scope is not home:
-            if scope.kind == "loop":
-                loop = scope
-            assert scope.parent is not None, f"%{value.name} is not in scope"
-            scope = scope.parent
-        if loop is None:
-            return None
-        if value not in loop.handles:
-            element = element_of(value.type)
-            assert isinstance(element, Scalar)
-            name = f"{value.name}_acc" if value.name else "acc"
-            loop.handles[value] = loop.acc_region.add_arg(Acc(element, dims_of(value.type)), name)
-        return loop.handles[value]
-
-    def add(self, value: Value, c: Value) -> None:
-        """Contribute `c`, of the type of `value`, to its adjoint."""
-        if not self.active(value):
-            return
-        handle = self.handle(value)
-        if handle is not None:
-            self._accumulate(handle, value, c)
-            return
-        before = self.view(value)
-        self.set(value, c if before is None else self.total(value, before, c))
-
-    def _accumulate(self, handle: Value, value: Value, c: Value) -> None:
-        if not isinstance(value.type, Array):
-            self.b.accum(handle, c)
-            return
-
-        def element(b: Builder, *index: Value) -> list[Value]:
-            b.accum(handle, b.read(c, *index), *index)
-            return []
-
-        self.b.par(self.sizes.of(value), [], element)
-
-    def total(self, value: Value, x: Value, y: Value) -> Value:
-        """x + y, elementwise, in the shape of `value`."""
-        if not isinstance(value.type, Array):
-            return self.b.add(x, y)
-
-        def element(b: Builder, *index: Value) -> list[Value]:
-            return [b.add(b.read(x, *index), b.read(y, *index))]
-
-        return self.b.par(self.sizes.of(value), ["map"], element)[0]
-
-    def add_element(self, array: Value, c: Value, indices: Sequence[Value]) -> None:
-        """Contribute the scalar `c` to one element of an array's adjoint."""
-        if not self.active(array):
-            return
-        handle = self.handle(array)
-        if handle is not None:
-            self.b.accum(handle, c, *indices)
-            return
-        before = self.view(array)
-        if before is None:
-            before = self.zeros(array)
-        self.set(array, self.b.update(before, self.b.add(self.b.read(before, *indices), c), *indices))
-
-    # Writing reverse regions -------------------------------------------------------------------------------
-
-    def open(self, kind: str) -> tuple[Scope, Builder]:
-        """Begin a scope; give back both to `close`."""
-        saved = self.scope, self.b
-        self.scope = Scope(kind, self.scope)
-        return saved
-
-    def close(self, saved: tuple[Scope, Builder]) -> Scope:
-        """End a scope; it is returned."""
-        scope = self.scope
-        self.scope, self.b = saved
-        return scope
-
-    def finish_loop(self, saved: tuple[Scope, Builder], loop: Callable[[Builder], list[Value]]) -> list[Value]:
-        """End a "loop" scope: `loop(b)` writes the reverse loop, in a `withacc` if handles were made."""
-        scope = self.close(saved)
-        if not scope.handles:
-            return loop(self.b)
-        inits = []
-        for value in scope.handles:
-            before = self.view(value)
-            inits.append(self.zeros(value) if before is None else before)
-        inner = Builder(scope.acc_region, self.b.loc)
-        inner.ret(loop(inner))
-        results = self.b.withacc_op(inits, scope.acc_region).results
-        for value, result in zip(scope.handles, results, strict=False):
-            self.set(value, result)
-        return results[len(inits) :]
-
-    def row(self, array: Value, lead: Sequence[Value], sizes: Sequence[Value]) -> Value:
-        """`array[lead...]`: an element, or the sub-array of these sizes."""
-        if not sizes:
-            return self.b.read(array, *lead)
-        return self.b.par(sizes, ["map"], lambda b, *index: [b.read(array, *lead, *index)])[0]
-
-
-# Arrays ----------------------------------------------------------------------------------------------------
-
-
-def _read(sw: Sweep, op: Op) -> None:
-    c = sw.take(op.results[0])
-    if c is not None:
-        sw.add_element(op.operands[0], c, op.operands[1:])
-
-
-def _update(sw: Sweep, op: Op) -> None:
-    array, value, *indices = op.operands
-    c = sw.take(op.results[0])
-    if c is None:
-        return
-    if sw.active(value):
-        sw.add(value, sw.b.read(c, *indices))
-    if sw.active(array):
-        sw.add(array, sw.b.update(c, sw.b.const(0.0, value.type), *indices))
-
-
-def _insert(sw: Sweep, op: Op) -> None:
-    array, block, *offsets = op.operands
-    c = sw.take(op.results[0])
-    if c is None:
-        return
-    if sw.active(block):
-
-        def element(b: Builder, *index: Value) -> list[Value]:
-            return [b.read(c, *(b.add(o, i) for o, i in zip(offsets, index, strict=True)))]
-
-        sw.add(block, sw.b.par(sw.sizes.of(block), ["map"], element)[0])
-    if sw.active(array):
-        sw.add(array, sw.b.insert(c, sw.zeros(block), *offsets))
-
-
-def _reshape(sw: Sweep, op: Op) -> None:
-    c = sw.take(op.results[0])
-    if c is not None:
-        sw.add(op.operands[0], sw.b.reshape(c, sw.sizes.of(op.operands[0])))
-
-
-def _shaped(sw: Sweep, op: Op) -> None:
-    c = sw.take(op.results[0])
-    if c is not None:
-        sw.add(op.operands[0], c)
-
-
-_RULES: dict[str, Callable[[Sweep, Op], None]] = {
-    "read": _read,
-    "update": _update,
-    "insert": _insert,
-    "reshape": _reshape,
-    "shaped": _shaped,
-    "par": reverse_par.sweep_par,
-    "for": reverse_loop.sweep_loop,
-    "while": reverse_loop.sweep_loop,
-    "if": reverse_branch.sweep_if,
-    "withacc": reverse_acc.sweep_withacc,
-    "accum": reverse_acc.sweep_accum,
-    "call": reverse_call.sweep_call,
-    "record_make": reverse_call.sweep_record_make,
-    "record_unpack": reverse_call.sweep_record_unpack,
-}
-
-
-
-# Functions --------------------------------------------------------------------------------------------------
+from aotdiff.ir.graph import Func, Module, Region, Value
+from aotdiff.ir.types import Acc, Scalar, Type, array_type, dims_of, element_of
+from aotdiff.passes.inline import call_order
+from aotdiff.passes.pipeline import run
 
 
 def vjp_func(module: Module, func: Func, wrt: tuple[int, ...], value: bool) -> Func:
     """The function of `func`'s parameters and one cotangent per float result that gives the cotangents of the
     parameters `wrt`, after the results themselves with `value`. Made once; added to the module."""
-    key = ("vjp", func.name, wrt, value)
-    for each in module.funcs.values():
-        if each.attrs.get("derived") == key:
-            return each
-    new = _reverse(module, prepare(module, func, wrt), wrt, value)
-    stem = f"{func.name}.vjp_{'_'.join(map(str, wrt))}" + ("_v" if value else "")
-    run(module, CLEANUP, only=[new])
-    new.name, new.loc = module.fresh_name(stem), func.loc
-    new.attrs = {"derived": key}
-    return module.add(new)
+    if any(op.name == "call" for op in func.body.walk()):
+        run(module, ("inline",))
+    seeded = tuple(is_float(t) for t in func.result_types)
+    nothing = (False,) * len(func.params)
+    request = Request(func.name, tuple(wrt), seeded, nothing, nothing, value)
+    return Pullbacks(module).function(request)
 
 
-def _reverse(module: Module, func: Func, wrt: tuple[int, ...], value: bool) -> Func:
-    """Reverse `func` in place: it becomes the function wanted."""
-    body = func.body
-    params = list(body.args)
-    structure = Structure(func)
-    sizes = Sizes(structure)
-    seeded = [is_float(v) for v in body.yielded]
-    activity = Activity(func, [params[k] for k in wrt], seeded)
-    sweep_region = Region()
-    sw = Sweep(module, structure, sizes, activity, Builder(sweep_region, func.loc))
-    sw.enter(body)
-    for result, wanted in zip(body.yielded, seeded, strict=True):
-        if wanted:
-            sw.add(result, body.add_arg(result.type, f"{result.name}_ct" if result.name else "ct"))
-    sw.sweep(body)
-    sw.b.loc = func.loc
-    primal = body.terminator.operands if value else []
-    results = [*primal, *(sw.take_or_zeros(params[k]) for k in wrt)]
-    sw.b.ret(results)
-    sizes.flush()
-    prune(sweep_region, {v for pairing in sw.pairs.values() for v in pairing.index})
-    legalise(structure, sizes, sw.pairs, sweep_region, bool(func.attrs.get("recursive")))
-    body.ops[-1:] = sweep_region.ops
-    prune(body)
-    func.result_types = [v.type for v in results]
-    return func
-
-
-def is_float(value: Value) -> bool:
-    element = element_of(value.type)
+def is_float(type_: Type) -> bool:
+    element = element_of(type_)
     return isinstance(element, Scalar) and element.is_float
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is wanted of a function: cotangents of the parameters `wrt`, given those of the `seeded` results and, for
+    the parameters that are `live` handles, of what is accumulated. Cotangents of the parameters in `by_handle` are
+    accumulated into handles; the others are results, after the function's own results with `value`.
+
+    The function made takes the parameters (without handles), the seeds, the adjoints for live handles, the handles.
+    """
+
+    func: str
+    wrt: tuple[int, ...]
+    seeded: Flags
+    live: Flags
+    by_handle: Flags
+    value: bool
+
+    @property
+    def key(self) -> tuple:
+        return ("vjp", self.func, self.wrt, self.seeded, self.live, self.by_handle, self.value)
+
+
+class Pullbacks:
+    """Makes reverse functions; each once for what is asked of it."""
+
+    __slots__ = ("module", "flow", "read_only", "_made", "_recursive")
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.flow = CallFlow(module)
+        self.read_only = ReadOnly(module)
+        self._made = {f.attrs["derived"]: f for f in module.funcs.values() if "derived" in f.attrs}
+        self._recursive = call_order(module)[1]
+
+    def function(self, request: Request) -> Func:
+        """The function is in the module before its body is written: it may call itself."""
+        made = self._made.get(request.key)
+        if made is not None:
+            return made
+        func = self.module.funcs[request.func]
+        name = self.module.fresh_name(f"{func.name}.vjp_{'_'.join(map(str, request.wrt))}" + "_v" * request.value)
+        attrs = {"derived": request.key} | {k: func.attrs[k] for k in ("recursive", "inline") if k in func.attrs}
+        given = [func.params[k].type for k in request.wrt if not request.by_handle[k]]
+        new = Func(name, Region(), [*(func.result_types if request.value else []), *given], attrs, func.loc)
+        self.module.add(new)
+        self._made[request.key] = new
+        new.body = _Body(self, func, request).write()
+        simplify(self.module, new, ("canonicalize", "cse"))
+        return new
+
+    def recursive(self, func: Func) -> bool:
+        return func.name in self._recursive
+
+
+class _Body:
+    """Writes the body of one reverse function."""
+
+    def __init__(self, pullbacks: Pullbacks, func: Func, request: Request):
+        self.pullbacks = pullbacks
+        self.request = request
+        module = pullbacks.module
+        source = _calling(func) if has_rule(func) else func
+        self.func = prepare(module, source, self._activity)
+        self.activity = self._activity(self.func)
+        self.params = list(self.func.params)
+
+    def _activity(self, func: Func) -> Activity:
+        request = self.request
+        varied = tuple(k in request.wrt for k in range(len(func.params)))
+        return self.pullbacks.flow.activity(func, varied, request.seeded, request.live)
+
+    def write(self) -> Region:
+        pullbacks, request = self.pullbacks, self.request
+        body = self.func.body
+        structure = Structure(self.func)
+        sizes = Sizes(structure)
+        sweep_region = Region()
+        sw = Sweep(pullbacks, structure, sizes, self.activity, Builder(sweep_region, self.func.loc))
+        self._open(sw)
+        sw.sweep(body)
+        sw.b.loc = self.func.loc
+        primal = body.terminator.operands if request.value else []
+        sw.b.ret([*primal, *(sw.take_or_zeros(self.params[k]) for k in request.wrt if not request.by_handle[k])])
+        sizes.flush()
+        prune(sweep_region, {v for pairing in sw.pairs.values() for v in pairing.index})
+        recursive = pullbacks.recursive(self.pullbacks.module.funcs[request.func])
+        legalise(pullbacks.module, structure, sizes, sw.pairs, sweep_region, recursive)
+        self._close(sweep_region)
+        return body
+
+    def _open(self, sw: Sweep) -> None:
+        """New parameters: seeds, adjoints for live handles, handles."""
+        body, request = self.func.body, self.request
+        sw.enter(body)
+        seeds = [(v, self._param(v, "ct")) for v, on in zip(body.yielded, request.seeded, strict=True) if on]
+        for param, on in zip(self.params, request.live, strict=True):
+            if on:
+                assert isinstance(param.type, Acc)
+                type_ = array_type(param.type.element, param.type.dims)
+                sw.handle_adjoints[param] = body.add_arg(type_, f"{param.name}_ct" if param.name else "ct")
+        outer = sw.scope
+        sw.scope = Scope("loop", outer)
+        sw.enter(body)
+        for k, param in enumerate(self.params):
+            if request.by_handle[k]:
+                element = element_of(param.type)
+                assert isinstance(element, Scalar)
+                name = f"{param.name}_acc" if param.name else "acc"
+                sw.scope.handles[param] = body.add_arg(Acc(element, dims_of(param.type)), name)
+                sw.level[param] = outer
+        for value, seed in seeds:
+            sw.add(value, seed)
+
+    def _param(self, value: Value, suffix: str) -> Value:
+        return self.func.body.add_arg(value.type, f"{value.name}_{suffix}" if value.name else suffix)
+
+    def _close(self, sweep: Region) -> None:
+        """Put the sweep after the forward operations, which no longer accumulate into the function's own handles."""
+        body = self.func.body
+        handles = {p for p in self.params if isinstance(p.type, Acc)}
+        if handles:
+            drop_handles(self.pullbacks.module, body, handles)
+            body.args = [arg for arg in body.args if arg not in handles]
+            for k, arg in enumerate(body.args):
+                arg.index = k
+        body.ops[-1:] = sweep.ops
+        prune(body)
+
+
+def _calling(func: Func) -> Func:
+    """A function that only calls `func`, so that the rule for calls applies."""
+    region = Region()
+    args = [region.add_arg(p.type, p.name) for p in func.params]
+    b = Builder(region, func.loc)
+    b.ret(b.call(func, args))
+    return Func(func.name, region, list(func.result_types), {}, func.loc)

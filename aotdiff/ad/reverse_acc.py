@@ -8,7 +8,7 @@ from aotdiff.ir.graph import Op
 from aotdiff.ir.types import Acc
 
 if TYPE_CHECKING:
-    from aotdiff.ad.reverse import Sweep
+    from aotdiff.ad.reverse_sweep import Sweep
 
 
 def sweep_withacc(sw: Sweep, op: Op) -> None:

@@ -10,7 +10,7 @@ from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Op, Region, Value
 
 if TYPE_CHECKING:
-    from aotdiff.ad.reverse import Scope, Sweep
+    from aotdiff.ad.reverse_sweep import Scope, Sweep
 
 
 def sweep_if(sw: Sweep, op: Op) -> None:

@@ -1,22 +1,87 @@
-"""Reverse of calls that were not inlined: a user's rule, or a callee with a residual record."""
+"""Reverse of calls that were not inlined: a user's rule, or the reverse function of the callee."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aotdiff.ir.graph import Op
+from aotdiff.ad.callflow import has_rule
+from aotdiff.ir.builder import Builder
+from aotdiff.ir.graph import Func, Op, Value
+from aotdiff.ir.types import Acc, is_differentiable
 
 if TYPE_CHECKING:
-    from aotdiff.ad.reverse import Sweep
+    from aotdiff.ad.reverse_sweep import Sweep
 
 
 def sweep_call(sw: Sweep, op: Op) -> None:
-    raise NotImplementedError(f"reverse of a call of @{op.attrs['callee']}")
+    func = sw.pullbacks.module.funcs[op.attrs["callee"]]
+    adjoints = [sw.take(r) for r in op.results]
+    live = [sw.handle_adjoints.get(v) for v in op.operands]
+    if not any(adjoints) and not any(live):
+        return
+    if has_rule(func):
+        _ruled(sw, op, func, adjoints)
+    else:
+        _plain(sw, op, func, adjoints, live)
+
+
+def _plain(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None], live: list[Value | None]) -> None:
+    from aotdiff.ad.reverse import Request
+
+    pullbacks = sw.pullbacks
+    varied = [sw.active(v) for v in op.operands]
+    handles = [on is not None for on, v in zip(live, op.operands, strict=True) if isinstance(v.type, Acc)]
+    useful = pullbacks.flow.useful(op, varied, [c is not None for c in adjoints] + handles)
+    wrt = tuple(k for k, on in enumerate(useful) if on and varied[k])
+    if not wrt:
+        return
+    by_handle = tuple(k in wrt and pullbacks.read_only.param(func, k) for k in range(len(op.operands)))
+    seeded, live_flags = tuple(c is not None for c in adjoints), tuple(c is not None for c in live)
+    reverse = pullbacks.function(Request(func.name, wrt, seeded, live_flags, by_handle, False))
+
+    args = [v for v in op.operands if not isinstance(v.type, Acc)]
+    args += [c for c in [*adjoints, *live] if c is not None]
+    saved = sw.open("loop")
+    args += [_handle(sw, op.operands[k]) for k in wrt if by_handle[k]]
+    results = sw.finish_loop(saved, lambda b: b.call(reverse, args))
+    for k, c in zip([k for k in wrt if not by_handle[k]], results, strict=True):
+        sw.add(op.operands[k], c)
+
+
+def _handle(sw: Sweep, value: Value) -> Value:
+    handle = sw.handle(value)
+    assert handle is not None
+    return handle
+
+
+def _ruled(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None]) -> None:
+    """The user's pullback, or the transpose of the user's pushforward, which is linear in its tangents."""
+    module = sw.pullbacks.module
+    floats = [k for k, v in enumerate(op.operands) if is_differentiable(v.type)]
+    seeds = [
+        sw.zeros(r) if c is None else c for r, c in zip(op.results, adjoints, strict=True) if is_differentiable(r.type)
+    ]
+    if "vjp" in func.attrs:
+        results = sw.b.call(module.funcs[func.attrs["vjp"]], [*op.operands, *seeds])
+    else:
+        results = _transposed(sw, sw.b, module.funcs[func.attrs["jvp"]], op, floats, seeds)
+    for k, c in zip(floats, results, strict=True):
+        sw.add(op.operands[k], c)
+
+
+def _transposed(sw: Sweep, b: Builder, rule: Func, op: Op, floats: list[int], seeds: list[Value]) -> list[Value]:
+    from aotdiff.ad.reverse import vjp_func
+
+    count = len(op.operands)
+    wrt = tuple(range(count, count + len(floats)))
+    reverse = vjp_func(sw.pullbacks.module, rule, wrt, False)
+    zeros = [sw.zeros(op.operands[k]) for k in floats]
+    return b.call(reverse, [*op.operands, *zeros, *seeds])
 
 
 def sweep_record_make(sw: Sweep, op: Op) -> None:
-    raise NotImplementedError
+    raise NotImplementedError("records have no adjoint yet")
 
 
 def sweep_record_unpack(sw: Sweep, op: Op) -> None:
-    raise NotImplementedError
+    raise NotImplementedError("records have no adjoint yet")

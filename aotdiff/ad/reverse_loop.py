@@ -12,7 +12,7 @@ from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import I64
 
 if TYPE_CHECKING:
-    from aotdiff.ad.reverse import Sweep
+    from aotdiff.ad.reverse_sweep import Sweep
 
 
 def sweep_loop(sw: Sweep, op: Op) -> None:

@@ -1,4 +1,4 @@
-"""Reverse of `par`: a `par` over the same extents that seeds from the results' adjoints and accumulates where it read."""
+"""Reverse of `par`: a `par` over the same extents; it seeds from the results and accumulates where it read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import I64
 
 if TYPE_CHECKING:
-    from aotdiff.ad.reverse import Sweep
+    from aotdiff.ad.reverse_sweep import Sweep
 
 
 def sweep_par(sw: Sweep, op: Op) -> None:

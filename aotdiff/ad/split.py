@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from aotdiff.ad.cleanup import prune, strip_effects
 from aotdiff.ir.builder import Builder, static_size
-from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.graph import Module, Op, Region, Value
 from aotdiff.ir.ops import map_result
 from aotdiff.ir.rewrite import copy_op
 from aotdiff.ir.types import Array
@@ -18,19 +18,19 @@ from aotdiff.ir.types import Array
 Path = list[tuple[Op, int]]
 
 
-def split_accumulators(region: Region, active: set[Value]) -> None:
+def split_accumulators(module: Module, region: Region, active: set[Value]) -> None:
     """Rewrite every `withacc` in the region; `active` are the values that get adjoints."""
     ops: list[Op] = []
     for op in region.ops:
         for inner in op.regions:
-            split_accumulators(inner, active)
+            split_accumulators(module, inner, active)
         if op.name == "withacc":
-            ops += _move_out(op, active)
+            ops += _move_out(module, op, active)
         ops.append(op)
     region.ops = ops
 
 
-def _move_out(op: Op, active: set[Value]) -> list[Op]:
+def _move_out(module: Module, op: Op, active: set[Value]) -> list[Op]:
     """Operations that go before the `withacc`."""
     body = op.regions[0]
     handles = set(body.args)
@@ -45,7 +45,7 @@ def _move_out(op: Op, active: set[Value]) -> list[Op]:
             continue
         effect = None
         if each.regions and not inits.isdisjoint(used) and (stuck & used) <= handles:
-            effect = _split(each, handles)
+            effect = _split(module, each, handles)
         if effect is None:
             kept.append(each)
             stuck.update(each.results)
@@ -65,7 +65,7 @@ def _uses(op: Op) -> set[Value]:
     return used
 
 
-def _split(op: Op, handles: set[Value]) -> Op | None:
+def _split(module: Module, op: Op, handles: set[Value]) -> Op | None:
     """Take the accumulations into `handles` out of `op`; a new operation that does them, or None if that fails."""
     sites = list(_sites(op, handles, []))
     if any(site is None or not _regular(path) for site, path in sites):
@@ -77,7 +77,7 @@ def _split(op: Op, handles: set[Value]) -> Op | None:
         assert site is not None
         if site.operands[1] in inside:
             _redirect(site, path, copies)
-    strip_effects(effect.regions[-1], set(handles))
+    strip_effects(module, effect.regions[-1], set(handles))
     _without(op, handles)
     _drop_maps(effect)
     for region in effect.regions:

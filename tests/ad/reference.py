@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from aotdiff.ad.reverse import vjp_func
 from aotdiff.ir.graph import Func, Module
 from aotdiff.ir.interpreter import run
 from aotdiff.ir.types import element_of
+from aotdiff.ir.verifier import verify
 
 
 def is_float(value_type) -> bool:
@@ -46,3 +50,24 @@ def float_params(func: Func) -> tuple[int, ...]:
     return tuple(k for k, p in enumerate(func.params) if is_float(p.type))
 
 
+
+
+def check_orders(module: Module, func: Func, args: list, orders: int, seed: int = 0) -> Func:
+    """The vjp, the vjp of the vjp ... each against differences of the one before; the last one is returned."""
+    rng = np.random.default_rng(seed)
+    verify(module)
+    for order in range(1, orders + 1):
+        cts = random_cts(rng, module, func, args)
+        wrt = float_params(func)
+        reverse = vjp_func(module, func, wrt, False)
+        verify(module)
+        gradient = run(module, reverse.name, [*args, *cts])
+        direction = {k: random_like(rng, args[k]) for k in wrt}
+        expected, error = slope(module, func, args, cts, direction)
+        found = pairing(gradient, [direction[k] for k in wrt])
+        sizes = [abs(np.asarray(d)) for d in direction.values()]
+        scale = 1 + max(abs(expected), pairing([abs(np.asarray(g)) for g in gradient], sizes))
+        if error < 1e-2 * scale and math.isfinite(expected):
+            assert abs(found - expected) < 20 * error + 1e-5 * scale, f"order {order}: {found} is not {expected}"
+        func, args = reverse, [*args, *cts]
+    return func

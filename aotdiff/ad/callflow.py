@@ -1,0 +1,87 @@
+"""Activity through calls that were not inlined: a fixpoint over the functions they reach.
+
+For each set of varied arguments, which results (and handles) vary; for each set of wanted results (and live handles),
+which arguments matter. Recursive functions start from "nothing" and grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotdiff.ad.activity import Activity
+from aotdiff.ir.graph import Func, Module, Op
+from aotdiff.ir.types import Acc
+
+Flags = tuple[bool, ...]
+_Key = tuple[str, str, Flags, Flags]
+
+
+def has_rule(func: Func) -> bool:
+    """Whether the user gave this function a derivative."""
+    return "vjp" in func.attrs or "jvp" in func.attrs
+
+
+class CallFlow:
+    """What `Activity` asks about calls, with a memory."""
+
+    __slots__ = ("module", "_known", "_running")
+
+    def __init__(self, module: Module):
+        self.module = module
+        self._known: dict[_Key, Flags] = {}
+        self._running: list[_Key] = []
+
+    def activity(self, func: Func, varied: Flags, seeded: Flags, live: Flags) -> Activity:
+        """Activity of a function; flags are per parameter, per result, and per parameter that is a handle."""
+        wrt = [p for p, on in zip(func.params, varied, strict=True) if on]
+        handles = [p for p, on in zip(func.params, live, strict=True) if on]
+        return Activity(func, wrt, seeded, handles, self)
+
+    def varied(self, op: Op, flags: list[bool]) -> list[bool]:
+        """Which results, then which handle operands, vary when these operands do."""
+        func = self.module.funcs[op.attrs["callee"]]
+        if has_rule(func):
+            return [any(flags)] * len(op.results)
+        plain = tuple(f and not isinstance(p.type, Acc) for f, p in zip(flags, func.params, strict=True))
+        return list(self._solve(("varied", func.name, plain, ())))
+
+    def useful(self, op: Op, varied: list[bool], flags: list[bool]) -> list[bool]:
+        """Which operands matter when these results, then these handle operands, do."""
+        func = self.module.funcs[op.attrs["callee"]]
+        if has_rule(func):
+            return [any(flags)] * len(op.operands)
+        plain = tuple(f and not isinstance(p.type, Acc) for f, p in zip(varied, func.params, strict=True))
+        return list(self._solve(("useful", func.name, plain, tuple(flags))))
+
+    def _solve(self, key: _Key) -> Flags:
+        known = self._known
+        if key in known:
+            return known[key]
+        func = self.module.funcs[key[1]]
+        compute: Callable[[Func, _Key], Flags] = self._varied if key[0] == "varied" else self._useful
+        count = len(func.result_types) + sum(isinstance(p.type, Acc) for p in func.params)
+        known[key] = (False,) * (count if key[0] == "varied" else len(func.params))
+        self._running.append(key)
+        while (found := compute(func, key)) != known[key]:
+            # Whatever was concluded from the old answer is concluded again.
+            for other in [k for k in known if k not in self._running]:
+                del known[other]
+            known[key] = found
+        self._running.pop()
+        if self._running:
+            # Conclusions that rest on an unfinished answer are not kept.
+            del known[key]
+        return found
+
+    def _varied(self, func: Func, key: _Key) -> Flags:
+        none = (False,) * len(func.params)
+        varied = self.activity(func, key[2], (False,) * len(func.result_types), none).varied
+        handles = [p for p in func.params if isinstance(p.type, Acc)]
+        return tuple(v in varied for v in [*func.body.yielded, *handles])
+
+    def _useful(self, func: Func, key: _Key) -> Flags:
+        results = len(func.result_types)
+        handle_flags = iter(key[3][results:])
+        live = tuple(isinstance(p.type, Acc) and next(handle_flags) for p in func.params)
+        active = self.activity(func, key[2], key[3][:results], live).active
+        return tuple(p in active and not isinstance(p.type, Acc) for p in func.params)
