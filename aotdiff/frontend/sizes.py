@@ -297,8 +297,9 @@ def divide_exactly(size: Size, divisor: Size) -> Size | None:
     return UNKNOWN
 
 
-def _order(item: tuple[Monomial, int]) -> tuple[int, str]:
-    return (-sum(power for _, power in item[0]), _monomial_text(item[0]))
+def _order(item: tuple[Monomial, int]) -> tuple[bool, int, str]:
+    """What is added comes before what is taken away, high powers first."""
+    return (item[1] < 0, -sum(power for _, power in item[0]), _monomial_text(item[0]))
 
 
 def _monomial_text(monomial: Monomial) -> str:
@@ -323,5 +324,5 @@ def _spelt(size: Size) -> str:
             ((atom, power),) = monomial
             body = repr(atom) if power == 1 else body
         sign = "-" if coefficient < 0 else "+"
-        out += f" {sign} {body}" if out else (f"-{body}" if coefficient < 0 else body)
+        out += f"{sign}{body}" if out else (f"-{body}" if coefficient < 0 else body)
     return out or "0"

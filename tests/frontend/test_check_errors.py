@@ -408,12 +408,12 @@ fn g(a: f64[n]) -> f64[n] = [a[0], a[1]]
 fn f(x: f64[n]) -> f64[n] = x[1..]
 """,
         [
-            "2:29: the result of `f` must be f64[n], found f64[n - 1]",
+            "2:29: the result of `f` must be f64[n], found f64[n-1]",
         ],
         [
-            "found  f64[n - 1]",
+            "found  f64[n-1]",
             "wanted f64[n]",
-            "dimension 0 differs: n - 1 and n",
+            "dimension 0 differs: n-1 and n",
         ],
     ),
     (
