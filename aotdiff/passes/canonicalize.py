@@ -34,7 +34,7 @@ class Canonicalizer:
         self.sizes = Sizes(self.owners)
         self.constants: dict[tuple, Op] = {}
         self.known: dict[Value, Value] = {}
-        self.visible: set[Value] = set()
+        self.visible: dict[Value, int] = {}  # in order of definition
         self.out: list[Op] = []
         self.loc: Loc | None = None
 
@@ -49,13 +49,14 @@ class Canonicalizer:
         self.known = dict(outer_known) if known or outer_known else {}
         for value, truth in known:
             self.learn(value, truth)
-        self.visible.update(region.args)
+        start = len(self.visible)
+        for arg in region.args:
+            self.visible[arg] = len(self.visible)
         for op in region.ops:
             self.op(op)
         region.ops = self.out
-        self.visible.difference_update(region.args)
-        for op in self.out:
-            self.visible.difference_update(op.results)
+        while len(self.visible) > start:
+            self.visible.popitem()
         self.out, self.known = outer_out, outer_known
 
     def learn(self, value: Value, truth: bool) -> None:
@@ -64,18 +65,29 @@ class Canonicalizer:
             return
         self.known[value] = self.const(truth, BOOL)
         op = value.op
+        if op is not None and op.name == ("eq" if truth else "ne") and op.operands[0].type == I64:
+            self.learn_equal(*(resolve(v, self.known) for v in op.operands))
         if op is not None and op.name == "not":
             self.learn(op.operands[0], not truth)
         if op is not None and op.name == ("and" if truth else "or"):
             for v in op.operands:
                 self.learn(v, truth)
 
+    def learn_equal(self, x: Value, y: Value) -> None:
+        """From here on the value defined later is the one defined earlier, or a constant."""
+        if x is y or (constant(x) is not None and constant(y) is not None):
+            return
+        if constant(x) is not None or (constant(y) is None and self.visible[x] < self.visible[y]):
+            self.known[y] = x
+        else:
+            self.known[x] = y
+
     def op(self, op: Op) -> None:
         env, known = self.env, self.known
         if env:
             op.operands = [resolve(v, env) if v in env else v for v in op.operands]
         if known and op.name != "check":
-            op.operands = [known.get(v, v) for v in op.operands]
+            op.operands = [resolve(v, known) if v in known else v for v in op.operands]
         self.loc = op.loc
         replacement = self.simplify(op)
         if replacement is None:
@@ -90,7 +102,8 @@ class Canonicalizer:
 
     def append(self, op: Op) -> None:
         self.out.append(op)
-        self.visible.update(op.results)
+        for result in op.results:
+            self.visible[result] = len(self.visible)
 
     def simplify(self, op: Op) -> list[Value] | None:
         """Values that replace the results; [] drops an operation without results; None keeps it."""
@@ -132,7 +145,6 @@ class Canonicalizer:
         op = self.constants.get(key)
         if op is None:
             op = self.constants[key] = Op("const", [], [type_], {"value": value, "type": type_})
-            self.visible.add(op.result)
         return op.result
 
     def i64(self, value: int) -> Value:
@@ -151,7 +163,7 @@ class Canonicalizer:
             number = constant(found)
             if number is not None:
                 return number
-            return found if found in self.visible else (array, axis)
+            return resolve(found, self.known) if found in self.visible else (array, axis)
         root = resolve(found[0], self.env)
         return (root, found[1]) if root in self.visible else (array, axis)
 
@@ -160,7 +172,7 @@ class Canonicalizer:
         self.env.update(zip(region.args, args, strict=True))
         for op in region.ops[:-1]:
             self.op(op)
-        return [self.known.get(w, w) for v in region.yielded for w in [resolve(v, self.env)]]
+        return [resolve(resolve(v, self.env), self.known) for v in region.yielded]
 
 
 # Structured operations ---------------------------------------------------------------------------------------
@@ -178,7 +190,7 @@ def _dim(c: Canonicalizer, op: Op) -> list[Value] | None:
 
 
 def _check(c: Canonicalizer, op: Op) -> list[Value] | None:
-    cond = c.known.get(op.operands[0], op.operands[0])
+    cond = resolve(op.operands[0], c.known)
     if constant(cond) is True:
         return []
     op.operands[0] = cond

@@ -46,6 +46,8 @@ class _Plan:
     reads: dict[Value, _Reads] = field(default_factory=dict)
     depth: dict[Op, int] = field(default_factory=dict)
     consumed: set[Value] = field(default_factory=set)  # arrays that something may overwrite in place
+    used: set[Value] = field(default_factory=set)  # reductions that are used
+    acting: set[Op] = field(default_factory=set)  # `par`s with a check, an addition or a call inside
     producers: bool = False
 
     def study(self, region: Region, around: list[tuple[Op, Region]]) -> None:
@@ -56,15 +58,28 @@ class _Plan:
                     if kind == "map":
                         self.reads[result] = _Reads()
                         self.producers = True
+            if op.name in ("check", "accum", "call", "vjp", "jvp"):
+                self.acting.update(outer for outer, _ in around)
             self.note_uses(op, around)
             for inner in op.regions:
                 around.append((op, inner))
                 self.study(inner, around)
                 around.pop()
 
+    def goes(self, op: Op) -> bool:
+        """Whether a `par` is not needed once each of its results is forwarded to its one reader."""
+        if op in self.acting:
+            return False
+        for result in op.results:
+            reads = self.reads.get(result)
+            if result in self.used or (reads is not None and (reads.whole or reads.count > 1 or not reads.once)):
+                return False
+        return True
+
     def note_uses(self, op: Op, around: list[tuple[Op, Region]]) -> None:
         for k, v in enumerate(op.operands):
             if not isinstance(v.type, Array):
+                self.used.add(v)
                 continue
             if op.name == "dim" or (op.name == "read" and k == 0):
                 reads = self.reads.get(v)
@@ -210,10 +225,10 @@ class _Fuser:
         if body.view:
             return True
         reads = self.plan.reads[array]
+        assert array.op is not None
         if reads.whole:
             return False
-        if reads.count <= 1 and reads.once:
-            assert array.op is not None
+        if self.plan.goes(array.op):
             return not (body.loops and array.op.attrs["rank"] > 1)
         return reads.count <= MOST_READS and body.cost <= (CHEAP if reads.once else CHEAPEST)
 

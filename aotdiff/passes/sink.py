@@ -25,7 +25,7 @@ from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op, copy_region
 from aotdiff.ir.types import Acc, is_differentiable
 from aotdiff.passes.facts import functions_that_check, has_effects
-from aotdiff.passes.registry import register
+from aotdiff.passes.registry import register_some
 
 # Their partials are finite constants whatever the operands (abs of NaN has a NaN partial), or they have none.
 _SAFE = frozenset((
@@ -34,10 +34,10 @@ _SAFE = frozenset((
 ))
 
 
-@register("sink-arms", "Move what only one side of a select needs into a branch.")
-def sink_arms(module: Module) -> None:
+@register_some("sink-arms", "Move what only one side of a select needs into a branch.")
+def sink_arms(module: Module, funcs: list[Func]) -> None:
     checking = functions_that_check(module)
-    for func in module.funcs.values():
+    for func in funcs:
         if "derived" not in func.attrs and any(op.name == "select" for op in func.body.walk()):
             _Sinker(func, checking).region(func.body)
 
@@ -70,7 +70,9 @@ class _Sinker:
         self.users: dict[Value, dict[Op, None]] = {}
         self.home: dict[Op, Region] = {}
         self.owner: dict[Region, Op] = {}
+        # Places of the operations of the region at hand, and what is to be put where an operation was.
         self.place: dict[Op, int] = {}
+        self.instead: dict[Op, list[Op]] = {}
         self.enter(func.body)
 
     # Bookkeeping ---------------------------------------------------------------------------------------------
@@ -97,8 +99,26 @@ class _Sinker:
             op = self.owner[self.home[op]]
         return op
 
-    def number(self, region: Region) -> None:
+    def settle(self, region: Region) -> None:
+        """Write the region's list anew and number it."""
+        if self.instead:
+            region.ops = [new for op in region.ops for new in self.current(op)]
+            self.instead = {}
         self.place = {op: k for k, op in enumerate(region.ops)}
+
+    def current(self, op: Op) -> Iterator[Op]:
+        """What stands where `op` was."""
+        for new in self.instead.get(op, (op,)):
+            if new is op:
+                yield op
+            else:
+                yield from self.current(new)
+
+    def replace(self, op: Op, new: list[Op]) -> None:
+        """Put `new` where `op` was; the list itself is written by `settle`."""
+        self.instead[op] = new
+        for each in new:
+            self.place[each] = self.place[op]
 
     # One region ----------------------------------------------------------------------------------------------
 
@@ -107,17 +127,18 @@ class _Sinker:
         for op in region.ops:
             if op.name == "select" and is_differentiable(op.result.type):
                 groups.setdefault(op.operands[0], []).append(op)
+        self.settle(region)
         for group in groups.values():
             if not self.convert(region, group) and len(group) > 1:
                 for select in group:
                     self.convert(region, [select])
+        self.settle(region)
         for op in region.ops:
             for inner in op.regions:
                 self.region(inner)
 
     def convert(self, region: Region, group: list[Op]) -> bool:
         """Make the selects one branch; False if they cannot be one."""
-        self.number(region)
         sides = [self.cone(region, group, side) for side in (1, 2)]
         if not any(sides):
             return True
@@ -148,7 +169,6 @@ class _Sinker:
             if op in group or not self.movable(op) or not self.only_for(op, region, group, side, found):
                 continue
             if op.name == "read" and (value := self.forwarded(op, region)) is not None:
-                self.number(region)
                 pending = [(-self.place[o], o) for _, o in pending]
                 heapq.heapify(pending)
                 push(value)
@@ -192,7 +212,8 @@ class _Sinker:
         late: set[Op] = set()
         first, last = self.place[members[0]], self.place[members[-1]]
         late_effect = False
-        for op in region.ops[first : last + 1]:
+        between = (new for op in region.ops[first + 1 : last] for new in self.current(op))
+        for op in between:
             if op in members or op in moved:
                 continue
             after = late_effect and op.name not in SCALAR_OPS
@@ -220,9 +241,9 @@ class _Sinker:
         copy = copy_region(Region([], par.regions[0].ops), env)
         _drop_checks(copy)
         value = copy.yielded[source.index]
-        at = region.ops.index(read)
         self.forget(read)
-        region.ops[at : at + 1] = copy.ops[:-1]
+        self.replace(read, copy.ops[:-1])
+        self.settle(region)
         for op in copy.ops[:-1]:
             self.add(op, region)
         for user in self.users.pop(read.result, {}):
@@ -315,19 +336,23 @@ class _Branch:
         self.late = late
 
     def build(self) -> None:
-        copies = self.left_behind()
+        sinker, last = self.sinker, self.members[-1]
+        for op, copy in self.left_behind().items():
+            sinker.replace(op, [copy])
+        for op in (op for side in self.sides for op in side):
+            if op not in sinker.instead:
+                sinker.instead[op] = []
+        for select in self.members[:-1]:
+            sinker.instead[select] = []
         branch = self.branch()
-        moved = {op for side in self.sides for op in side}
-        last = self.members[-1]
-        ops: list[Op] = []
-        for op in self.region.ops:
-            if op in moved:
-                ops += [copies[op]] if op in copies else []
-            elif op is last:
-                ops += [branch, *(o for o in self.region.ops if o in self.late)]
-            elif op not in self.late and op not in self.members:
-                ops.append(op)
-        self.region.ops = ops
+        sinker.replace(last, [branch])
+        if self.late:
+            sinker.settle(self.region)
+            late = [op for op in self.region.ops if op in self.late]
+            kept = [op for op in self.region.ops if op not in self.late]
+            at = kept.index(branch) + 1
+            self.region.ops = kept[:at] + late + kept[at:]
+            sinker.settle(self.region)
 
     def left_behind(self) -> dict[Op, Op]:
         """Copies that stay outside for the sake of checks in them, with what they need."""
