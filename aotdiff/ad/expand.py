@@ -9,7 +9,7 @@ from aotdiff.passes.sink import sink_arms
 
 def expand_derivatives(module: Module) -> None:
     """Afterwards the module has no `vjp` and no `jvp` operation. A callee is expanded before it is differentiated."""
-    sink_arms(module)
+    sink_arms(module, list(module.funcs.values()))
     done: set[str] = set()
     for name in list(module.funcs):
         _expand(module, module.funcs[name], done)

@@ -11,17 +11,16 @@ from aotdiff.ir.interpreter import ExecutionError, run
 from aotdiff.ir.parser import parse_module
 from aotdiff.ir.printer import print_func
 from aotdiff.ir.verifier import verify
-from aotdiff.passes.dce import dce
-from aotdiff.passes.sink import sink_arms
+from aotdiff.passes import pipeline
 
 NAN, INF = math.nan, math.inf
 
 
 def sunk(text):
     module = parse_module(text)
-    sink_arms(module)
+    pipeline.run(module, ["sink-arms"])
     verify(module)
-    dce(module)
+    pipeline.run(module, ["dce"])
     verify(module)
     return module
 
