@@ -157,7 +157,7 @@ class InternalEmitter(FunctionEmitter):
             if way.way == "storage":
                 params.append(f"ptr noalias %r{j}")
                 slots.append((value, f"%r{j}", static_dims(func.result_types[j]) or ()))
-        hint_slots(self, func.body, slots)
+        self.hinted = hint_slots(self, func.body, slots)
         if self.recursive:
             self._check_depth()
         self.run(scope)
@@ -218,7 +218,9 @@ class InternalEmitter(FunctionEmitter):
                 if found.ptr not in (param.ptr, "null"):
                     back.append((param.ptr, found))
             elif way.way == "storage":
-                if found.ptr != f"%r{j}":
+                if found.ptr != f"%r{j}" and f"%r{j}" in self.hinted:
+                    back.append((f"%r{j}", found))
+                elif found.ptr != f"%r{j}":
                     self.copy_array(f"%r{j}", found)
             else:
                 found = self._leaving(found, taken)
@@ -270,7 +272,7 @@ class EntryEmitter(FunctionEmitter):
             params += [f"i64 {d}" for d in dims]
             if dims:
                 slots.append((func.body.yielded[j], f"%r{j}", dims))
-        hint_slots(self, func.body, slots)
+        self.hinted = hint_slots(self, func.body, slots)
         if self.recursive:
             self.module.need("aot.stack_limit")
             self.do("call void @aot.stack_limit(ptr %ctx)")
@@ -305,7 +307,7 @@ class EntryEmitter(FunctionEmitter):
             self.check_same_dims(tuple(d for d, _ in pairs), tuple(k for _, k in pairs))
 
     def _return(self) -> None:
-        for j, value in enumerate(self.func.body.yielded):
+        for j, value in sorted(enumerate(self.func.body.yielded), key=lambda pair: f"%r{pair[0]}" in self.hinted):
             found = self.env[value]
             if isinstance(found, str):
                 assert isinstance(value.type, Scalar)

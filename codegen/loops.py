@@ -192,6 +192,7 @@ class GrowingMap:
         fe.store("ptr", fe.heap("64"), self.ptr)
         fe.store("i64", "0", self.used)
         fe.store("i64", "64", self.room)
+        self.slot = ""
         self.offsets = self._offsets(fe, count) if inner is None else None
 
     def _offsets(self, fe: FunctionEmitter, count: str | None) -> FixedOffsets | GrowingMap:
@@ -315,9 +316,9 @@ class _Loop:
         scope = fe.enter(region, [b for c in self.carries for b in c.owned()])
         for m in self.maps:
             m.open(fe, region, self.k)
-        hint_slots(fe, region, [(m.value, m.slot, m.inner) for m in self.maps if isinstance(m, FixedMap)])
+        hinted = hint_slots(fe, region, [(m.value, m.slot, m.inner) for m in self.maps if isinstance(m, FixedMap)])
         fe.run(scope)
-        for m in self.maps:
+        for m in sorted(self.maps, key=lambda m: m.slot in hinted):
             m.store(fe, self.k)
         self._step(scope, region.yielded)
         for line in fe.free_rest(scope):

@@ -39,8 +39,13 @@ def inner_sizes(fe: FunctionEmitter, values: Sequence[Value], sizes: Sequence[Va
     return found
 
 
-def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value, str, tuple[str, ...]]]) -> None:
-    """Let arrays that are yielded be built where they are wanted: (yielded value, address, sizes) per slot."""
+def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value, str, tuple[str, ...]]]) -> set[str]:
+    """Let arrays that are yielded be built where they are wanted: (yielded value, address, sizes) per slot.
+
+    Gives the addresses where that was arranged. What is copied there in the end after all must be copied last: other
+    yielded values may still show what was built there.
+    """
+    hinted: set[str] = set()
     sources = [fe.flow.origin.get(value, value) for value, _, _ in slots]
     for (_, ptr, sizes), source in zip(slots, sources, strict=True):
         if source is None or sources.count(source) > 1 or not isinstance(source.type, Array):
@@ -51,6 +56,8 @@ def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value,
         if maker is None or maker not in region.ops or not _can_build(maker, source):
             continue
         fe.hints[source] = (ptr, sizes)
+        hinted.add(ptr)
+    return hinted
 
 
 def _can_build(op: Op, value: Value) -> bool:
@@ -239,14 +246,14 @@ def _body(
     """One iteration; gives the new accumulators."""
     scope = fe.enter(region)
     slots = [m.slot(fe, linear) for m in maps]
-    hint_slots(fe, region, [(m.value, s, m.inner) for m, s in zip(maps, slots, strict=True)])
+    hinted = hint_slots(fe, region, [(m.value, s, m.inner) for m, s in zip(maps, slots, strict=True)])
     fe.run(scope)
     state = list(levels[-1].accumulators) if levels else [s for r, _ in reductions for _, s in r.starts(fe)]
     following: list[str] = []
     for reduction, value in reductions:
         width = 2 if reduction.kind.startswith("arg") else 1
         following += reduction.join(fe, state[len(following) : len(following) + width], fe.val(value), linear)
-    for m, slot in zip(maps, slots, strict=True):
+    for m, slot in sorted(zip(maps, slots, strict=True), key=lambda pair: pair[1] in hinted):
         store_slot(fe, slot, m.value, m.inner)
     for line in fe.free_rest(scope):
         fe.do(line)
