@@ -1,26 +1,28 @@
-"""acc-to-map: an accumulator whose every element gets its additions in known iterations becomes maps and sums.
+"""acc-to-map: an accumulator that gets its additions in known iterations becomes maps and sums.
 
-A handle goes when each of its additions, inside nothing but `par`s, has loop indices over exactly its sizes as its
-index. Per addition, one of
+A handle goes when each of its additions, inside nothing but `par`s, has an index made of different loop indices, each
+plus or minus something fixed: then the iteration that adds to an element can be computed from the element. Per
+addition, one of
 
-- *in place*: the index is all the indices of one `par`: the `par` gets a map result;
+- *in place*: the index has all the loop indices of one `par`: the `par` gets a map result;
 - *split*: the index is the first indices of a `par` of higher rank: the rest becomes an inner `par` with a sum;
-- *apart*: a `par` over the accumulator with, for the indices that do not occur, a `par` inside that sums. What it needs
-  is computed again where that is cheap, and kept as map results of the original where it is not. This turns
-  the scatter of a matrix-vector product's adjoint into two contractions.
+- *apart*: a `par` over the accumulator with, for the loop indices that do not occur, a `par` inside that sums. What
+  it needs is computed again where that is cheap, and kept as map results of the original where it is not. This
+  turns the scatter of a matrix-vector product's adjoint into two contractions, and that of a stencil into a gather.
 
 Where an addition is too dear to compute again it stays, and so does the accumulator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op, free_values
-from aotdiff.ir.types import Acc, Array, dims_of
+from aotdiff.ir.types import Acc, Array, Type, dims_of, element_of
 from aotdiff.passes.cost import body_cost
 from aotdiff.passes.facts import ArgOwners, Sizes, constant, extent_of, is_size
 from aotdiff.passes.registry import register_local
@@ -37,11 +39,41 @@ def acc_to_map(module: Module, func: Func) -> None:
 
 
 @dataclass(slots=True)
+class _Place:
+    """One axis of an index: `sign * arg + offset`, `arg` running from 0 to `extent`; `exact` if it is just the axis.
+
+    `offset` is a sum of signed values.
+    """
+
+    arg: Value
+    sign: int
+    offset: list[tuple[int, Value]]
+    extent: Value
+    exact: bool = False
+
+    def iteration(self, b: Builder, element: Value) -> tuple[Value, Value | None]:
+        """The iteration that reaches this element, and the condition that there is one (None: always)."""
+        if self.exact:
+            return element, None
+        for sign, v in self.offset:
+            element = b.sub(element, v) if sign > 0 else b.add(element, v)
+        if self.sign < 0:
+            element = b.neg(element)
+        inside = b.scalar("and", b.scalar("ge", element, b.i64(0)), b.scalar("lt", element, self.extent))
+        return element, inside
+
+    def map_values(self, change: Callable[[Value], Value]) -> _Place:
+        offset = [(sign, change(v)) for sign, v in self.offset]
+        return _Place(self.arg, self.sign, offset, change(self.extent), self.exact)
+
+
+@dataclass(slots=True)
 class _Site:
-    """One addition: the `par`s around it within the `withacc`, outermost first."""
+    """One addition: the `par`s around it within the `withacc`, outermost first, and what its index is made of."""
 
     accum: Op
     nest: list[Op]
+    places: list[_Place] = field(default_factory=list)
 
     @property
     def region(self) -> Region:
@@ -51,15 +83,70 @@ class _Site:
     def index(self) -> list[Value]:
         return self.accum.operands[2:]
 
+    @property
+    def loop_indices(self) -> list[Value]:
+        return [arg for par in self.nest for arg in par.regions[0].args]
+
 
 @dataclass(slots=True)
 class _Part:
-    """A contribution to a handle, for after the `withacc`: an array (`order[k]`: its axis for axis k), or a value at an
-    index."""
+    """A contribution to a handle, for after the `withacc`.
+
+    Without `places` it is a value added at `at`; with them an array, of which axis `axes[k]` belongs to axis k.
+    """
 
     value: Value
-    order: list[int] | None = None
     at: list[Value] = field(default_factory=list)
+    places: list[_Place] | None = None
+    axes: list[int] = field(default_factory=list)
+
+    def map_values(self, change: Callable[[Value], Value]) -> _Part:
+        places = None if self.places is None else [place.map_values(change) for place in self.places]
+        return _Part(change(self.value), [change(v) for v in self.at], places, self.axes)
+
+    def is_whole(self) -> bool:
+        """Whether the array is just what the accumulator gets."""
+        return self.axes == sorted(self.axes) and all(place.exact for place in self.places or ())
+
+    def element(self, b: Builder, index: Sequence[Value]) -> Value:
+        """What the array contributes to an element."""
+        assert self.places is not None
+        found = [place.iteration(b, i) for place, i in zip(self.places, index, strict=True)]
+        axes = sorted(range(len(index)), key=self.axes.__getitem__)
+        conditions = [c for _, c in found]
+        return _where(b, conditions, self.value.type, lambda b: b.read(self.value, *(found[k][0] for k in axes)))
+
+
+def _where(b: Builder, conditions: Sequence[Value | None], type_: Type, value: Callable[[Builder], Value]) -> Value:
+    """`value(b)` where all conditions hold, else 0."""
+    wanted = [c for c in conditions if c is not None]
+    if not wanted:
+        return value(b)
+    both = wanted[0]
+    for c in wanted[1:]:
+        both = b.scalar("and", both, c)
+    element = element_of(type_)
+    return b.if_(both, lambda b: [value(b)], lambda b: [b.const(0.0, element)])[0]
+
+
+def _affine(value: Value, indices: list[Value]) -> tuple[Value | None, int, list[tuple[int, Value]]] | None:
+    """`value` as (loop index or None, its sign, signed rest); None if a loop index is used in another way."""
+    if value in indices:
+        return value, 1, []
+    op = value.op
+    if op is None or op.name not in ("add", "sub", "neg"):
+        return None, 1, [(1, value)]
+    found = [_affine(v, indices) for v in op.operands]
+    if any(f is None for f in found):
+        return None
+    signs = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}[op.name]
+    args = [(f[0], s * f[1]) for f, s in zip(found, signs) if f is not None and f[0] is not None]
+    if not args:
+        return None, 1, [(1, value)]
+    if len(args) > 1:
+        return None
+    rest = [(s * t, v) for f, s in zip(found, signs) if f is not None for t, v in f[2]]
+    return args[0][0], args[0][1], rest
 
 
 class _Converter:
@@ -144,25 +231,36 @@ class _Converter:
     def how(self, handle: Value, site: _Site, level: int) -> str | None:
         if not site.nest:
             return "point"
-        indices = [arg for par in site.nest for arg in par.regions[0].args]
-        if len(set(site.index)) != len(site.index) or not site.index:
+        indices = site.loop_indices
+        if not self.place(handle, site, indices, level):
             return None
-        if not all(i in indices and self.spans(handle, axis, i) for axis, i in enumerate(site.index)):
-            return None
-        if len(site.nest) == 1 and len(site.index) == len(indices):
+        whole = len(site.nest) == 1 and len(site.index) == len(indices)
+        if whole and all(place.exact for place in site.places):
             return "in place"
         if not all(self.level[n] <= level for par in site.nest for n in par.operands[: par.attrs["rank"]]):
             return None
-        apart = _Apart(self, site, level)
-        if apart.cheap(alone=_is_alone(site)):
+        if _Apart(self, site, level).cheap(alone=_is_alone(site)):
             return "apart"
+        if whole:
+            return "in place"
         if len(site.nest) == 1 and site.index == indices[: len(site.index)] and _splits(site.nest[0]):
             return "split"
         return None
 
-    def spans(self, handle: Value, axis: int, index: Value) -> bool:
-        extent = extent_of(index, self.owners)
-        return extent is not None and is_size(self.sizes.size(handle, axis), extent)
+    def place(self, handle: Value, site: _Site, indices: list[Value], level: int) -> bool:
+        """Find what each part of the index is made of; False if the iteration cannot be told from the element."""
+        site.places = []
+        for axis, value in enumerate(site.index):
+            found = _affine(value, indices)
+            if found is None or found[0] is None or any(self.level[v] > level for _, v in found[2]):
+                return False
+            arg, sign, offset = found
+            assert arg is not None
+            extent = extent_of(arg, self.owners)
+            assert extent is not None
+            exact = not offset and sign > 0 and is_size(self.sizes.size(handle, axis), extent)
+            site.places.append(_Place(arg, sign, offset, extent, exact))
+        return bool(site.index) and len({place.arg for place in site.places}) == len(site.places)
 
     # Extracting --------------------------------------------------------------------------------------------
 
@@ -171,15 +269,16 @@ class _Converter:
         value = site.accum.operands[1]
         if how == "point":
             op.regions[0].ops.remove(site.accum)
-            return _Part(value, at=site.index)
+            return _Part(value, site.index)
         if how == "apart":
-            return _Apart(self, site, level).extract(op.regions[0])
+            init = op.operands[op.regions[0].args.index(site.accum.operands[0])]
+            return _Apart(self, site, level).extract(op.regions[0], init)
         par, index = site.nest[0], site.region.args
         site.region.ops.remove(site.accum)
         lead = tuple(constant(n) for n in par.operands[: par.attrs["rank"]])
         result = _add_map(par, value, Array(value.type, lead))  # type: ignore[arg-type]
         self.level[result] = level
-        return _Part(result, [index.index(i) for i in site.index])
+        return _Part(result, [], site.places, [index.index(place.arg) for place in site.places])
 
     def split(self, site: _Site, level: int) -> None:
         """Make the trailing indices of a `par` an inner `par` that sums what the site added."""
@@ -224,10 +323,7 @@ class _Converter:
 
         results = []
         for k, found in parts.items():
-            for part in found:
-                part.value = give(part.value)
-                part.at = [give(v) for v in part.at]
-            results.append((op.results[k], op.operands[k], found))
+            results.append((op.results[k], op.operands[k], [part.map_values(give) for part in found]))
         op.results = [r for k, r in enumerate(op.results) if k not in parts] + list(given.values())
         for i, r in enumerate(op.results):
             r.index = i
@@ -245,30 +341,27 @@ class _Converter:
 
     def total(self, b: Builder, init: Value, parts: list[_Part]) -> Value:
         """The init plus all parts."""
-        parts = [_Part(self.env.get(p.value, p.value), p.order, [self.env.get(v, v) for v in p.at]) for p in parts]
-        points = [p for p in parts if p.order is None]
-        maps = [p for p in parts if p.order is not None]
-        total = self.add_maps(b, init, maps)
-        for p in points:
-            if not p.at:
-                total = p.value if _is_zero(total) else b.add(total, p.value)
+        parts = [part.map_values(lambda v: self.env.get(v, v)) for part in parts]
+        total = self.add_maps(b, init, [part for part in parts if part.places is not None])
+        for part in parts:
+            if part.places is not None:
+                continue
+            if not part.at:
+                total = part.value if _is_zero(total) else b.add(total, part.value)
             else:
-                total = b.update(total, b.add(b.read(total, *p.at), p.value), *p.at)
+                total = b.update(total, b.add(b.read(total, *part.at), part.value), *part.at)
         return total
 
     def add_maps(self, b: Builder, init: Value, maps: list[_Part]) -> Value:
         if not maps:
             return init
         zero = _is_zero(init)
-        if zero and len(maps) == 1 and maps[0].order == sorted(maps[0].order or []):
+        if zero and len(maps) == 1 and maps[0].is_whole():
             return maps[0].value
 
         def element(b: Builder, *index: Value) -> list[Value]:
             values = [] if zero else [b.read(init, *index)]
-            for part in maps:
-                assert part.order is not None
-                axes = sorted(range(len(index)), key=part.order.__getitem__)
-                values.append(b.read(part.value, *(index[axis] for axis in axes)))
+            values += [part.element(b, index) for part in maps]
             total = values[0]
             for v in values[1:]:
                 total = b.add(total, v)
@@ -365,45 +458,52 @@ class _Apart:
     def cheap(self, alone: bool) -> bool:
         return self.possible and (self.cost <= AGAIN or (alone and not self.keep and len(self.site.nest) == 1))
 
-    def extract(self, body: Region) -> _Part:
-        """Write the new `par`s after the nest; the addition goes."""
+    def extract(self, body: Region, init: Value) -> _Part:
+        """Write the new `par`s after the nest, over the sizes of the accumulator's `init`; the addition goes."""
         site, first = self.site, self.site.nest[0]
         site.region.ops.remove(site.accum)
-        env: Env = {}
-        extents = {arg: par.operands[arg.index] for par in site.nest for arg in par.regions[0].args}
-        rest = [arg for arg in extents if arg not in site.index]
         kept = {value: self.kept(first, value) for value in self.keep}
+        scratch = Builder(Region(), site.accum.loc)
+        extents = [p.extent if p.exact else scratch.dim(init, axis) for axis, p in enumerate(site.places)]
 
         def outer(b: Builder, *index: Value) -> list[Value]:
-            env.update(zip(site.index, index, strict=True))
-            inner_ops: list[Op] = []
-            varying = set(rest)
-            self.read_kept(b, kept, env, varying, first)
-            for op in (op for ops in self.slices for op in ops):
-                if varying.isdisjoint(op.operands) and all(varying.isdisjoint(free_values(r)) for r in op.regions):
-                    b.region.ops.append(copy_op(op, env))
-                else:
-                    varying.update(op.results)
-                    inner_ops.append(op)
-            value = site.accum.operands[1]
-            if not rest:
-                return [env.get(value, value)]
+            found = [place.iteration(b, i) for place, i in zip(site.places, index, strict=True)]
+            env = {place.arg: i for place, (i, _) in zip(site.places, found, strict=True)}
+            conditions = [c for _, c in found]
+            return [_where(b, conditions, site.accum.operands[1].type, lambda b: self.sum_of(b, env, kept))]
 
-            def inner(b: Builder, *index: Value) -> list[Value]:
-                env.update(zip(rest, index, strict=True))
-                self.read_kept(b, kept, env, None, first)
-                b.region.ops += [copy_op(op, env) for op in inner_ops]
-                return [env.get(value, value)]
-
-            return b.par([extents[arg] for arg in rest], ["sum"], inner, names=[arg.name for arg in rest])
-
-        scratch = Region()
-        names = [arg.name for arg in site.index]
-        result = Builder(scratch, site.accum.loc).par([extents[i] for i in site.index], ["map"], outer, names=names)[0]
+        result = scratch.par(extents, ["map"], outer, names=[place.arg.name for place in site.places])[0]
         at = body.ops.index(first) + 1
-        body.ops[at:at] = scratch.ops
-        self.converter.level[result] = self.level
-        return _Part(result, list(range(len(site.index))))
+        body.ops[at:at] = scratch.region.ops
+        for op in scratch.region.ops:
+            self.converter.level.update((r, self.level) for r in op.results)
+        exact = [_Place(p.arg, 1, [], n, True) for p, n in zip(site.places, extents, strict=True)]
+        return _Part(result, [], exact, list(range(len(exact))))
+
+    def sum_of(self, b: Builder, env: Env, kept: dict[Value, Value]) -> Value:
+        """What is added for the iterations in `env`, summed over the loop indices that are not there."""
+        first, value = self.site.nest[0], self.site.accum.operands[1]
+        extents = {arg: par.operands[arg.index] for par in self.site.nest for arg in par.regions[0].args}
+        rest = [arg for arg in extents if arg not in env]
+        inner_ops: list[Op] = []
+        varying = set(rest)
+        self.read_kept(b, kept, env, varying, first)
+        for op in (op for ops in self.slices for op in ops):
+            if varying.isdisjoint(op.operands) and all(varying.isdisjoint(free_values(r)) for r in op.regions):
+                b.region.ops.append(copy_op(op, env))
+            else:
+                varying.update(op.results)
+                inner_ops.append(op)
+        if not rest:
+            return env.get(value, value)
+
+        def inner(b: Builder, *index: Value) -> list[Value]:
+            env.update(zip(rest, index, strict=True))
+            self.read_kept(b, kept, env, None, first)
+            b.region.ops += [copy_op(op, env) for op in inner_ops]
+            return [env.get(value, value)]
+
+        return b.par([extents[arg] for arg in rest], ["sum"], inner, names=[arg.name for arg in rest])[0]
 
     def kept(self, first: Op, value: Value) -> Value:
         """The map result of the outermost `par` that holds `value` of each iteration."""

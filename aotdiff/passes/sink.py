@@ -1,4 +1,4 @@
-"""sink-arms: what only one side of a select needs moves into a branch, so that the other side's derivative is nothing.
+"""sink-arms: what only one side of a choice needs moves into a branch, so that the other side's derivative is nothing.
 
 The derivative of a select is that of the side taken, and the other side contributes exactly nothing even where its
 partial derivatives are infinite or NaN. Routing a zero into that side is not enough (0 times inf is NaN), so before
@@ -7,10 +7,11 @@ differentiation
     %1 = log %x
     %2 = select %c, %1, %0
 
-becomes an `if` with the `log` inside. Only operations used by nothing but that side move (or by that side of several
-selects on one condition), from the first whose partials may be infinite or NaN: reads and index arithmetic stay.
-Elements of arrays are followed into the element-wise `par` that makes them, if it makes them for nothing else. Checks
-stay outside: both sides of a select are evaluated, and an index error of either is raised.
+becomes an `if` with the `log` inside; what was computed before an `if` for one of its sides moves there too. Only
+operations used by nothing but that side move (or by that side of several selects on one condition), from the first
+whose partials may be infinite or NaN: reads and index arithmetic stay. Elements of arrays are followed into the
+element-wise `par` that makes them, if it makes them for nothing else. Checks stay outside: both sides of a select are
+evaluated, and an index error of either is raised.
 
 Generated derivatives need no such treatment: they come from branches, and the derivative rules are safe by themselves.
 """
@@ -34,11 +35,11 @@ _SAFE = frozenset((
 ))
 
 
-@register_some("sink-arms", "Move what only one side of a select needs into a branch.")
+@register_some("sink-arms", "Move what only one side of a choice needs into a branch.")
 def sink_arms(module: Module, funcs: list[Func]) -> None:
     checking = functions_that_check(module)
     for func in funcs:
-        if "derived" not in func.attrs and any(op.name == "select" for op in func.body.walk()):
+        if "derived" not in func.attrs and any(op.name in ("select", "if") for op in func.body.walk()):
             _Sinker(func, checking).region(func.body)
 
 
@@ -133,13 +134,43 @@ class _Sinker:
                 for select in group:
                     self.convert(region, [select])
         self.settle(region)
+        for op in reversed(region.ops):
+            if op.name == "if" and op not in self.instead:
+                self.fill(region, op)
+        self.settle(region)
         for op in region.ops:
             for inner in op.regions:
                 self.region(inner)
 
+    def fill(self, region: Region, branch: Op) -> None:
+        """Move into the sides of an `if` what was computed before it for one of them only."""
+        for side in branch.regions:
+            takes = lambda user, _, side=side: self.inside(user, side)  # noqa: E731
+            moved = self.cone(region, list(_uses_in(side)), takes)
+            for op, copy in self.left_behind(region, moved).items():
+                self.replace(op, [copy])
+            for op in moved:
+                self.instead.setdefault(op, [])
+                self.home[op] = side
+            side.ops = [*moved, *side.ops]
+
+    def inside(self, op: Op, region: Region) -> bool:
+        """Whether the operation stands in the region, or in one inside it."""
+        home = self.home[op]
+        while home is not region:
+            if home not in self.owner:
+                return False
+            home = self.home[self.owner[home]]
+        return True
+
     def convert(self, region: Region, group: list[Op]) -> bool:
         """Make the selects one branch; False if they cannot be one."""
-        sides = [self.cone(region, group, side) for side in (1, 2)]
+        sides = []
+        for side in (1, 2):
+            takes = lambda user, value, side=side: user in group and not any(  # noqa: E731
+                v is value for k, v in enumerate(user.operands) if k != side
+            )
+            sides.append(self.cone(region, [select.operands[side] for select in group], takes))
         if not any(sides):
             return True
         members = [s for s in group if any(s.operands[1 + k].op in side for k, side in enumerate(sides))]
@@ -150,8 +181,8 @@ class _Sinker:
         _Branch(self, region, members, sides, late).build()
         return True
 
-    def cone(self, region: Region, group: list[Op], side: int) -> list[Op]:
-        """What moves, in order: needed by nothing but this side of the selects, risky or with a risky operand."""
+    def cone(self, region: Region, roots: list[Value], takes: Callable[[Op, Value], bool]) -> list[Op]:
+        """What moves, in order: needed by nothing but users that `takes(user, value)`, and risky or using what is."""
         found: set[Op] = set()
         pending: list[tuple[int, Op]] = []
         seen: set[Op] = set()
@@ -162,11 +193,11 @@ class _Sinker:
                 seen.add(op)
                 heapq.heappush(pending, (-self.place[op], op))  # places differ: operations are not compared
 
-        for select in group:
-            push(select.operands[side])
+        for root in roots:
+            push(root)
         while pending:
             _, op = heapq.heappop(pending)
-            if op in group or not self.movable(op) or not self.only_for(op, region, group, side, found):
+            if not self.movable(op) or not self.only_for(op, region, takes, found):
                 continue
             if op.name == "read" and (value := self.forwarded(op, region)) is not None:
                 pending = [(-self.place[o], o) for _, o in pending]
@@ -197,15 +228,12 @@ class _Sinker:
             region = self.home[self.owner[region]]
         return True
 
-    def only_for(self, op: Op, region: Region, group: list[Op], side: int, found: set[Op]) -> bool:
-        for result in op.results:
-            for user in self.users.get(result, ()):
-                if user in group:
-                    if user.operands[0] is result or user.operands[3 - side] is result:
-                        return False
-                elif self.within(user, region) not in found:
-                    return False
-        return True
+    def only_for(self, op: Op, region: Region, takes: Callable[[Op, Value], bool], found: set[Op]) -> bool:
+        return all(
+            takes(user, result) or self.within(user, region) in found
+            for result in op.results
+            for user in self.users.get(result, ())
+        )
 
     def dependents(self, region: Region, members: list[Op], moved: set[Op]) -> set[Op]:
         """Operations between the first and the last member that have to come after the branch."""
@@ -227,6 +255,28 @@ class _Sinker:
             yield from (v for v in _uses(op) if v.op not in moved)
         for select in members:
             yield from (v for v in select.operands if v.op not in moved)
+
+    def left_behind(self, region: Region, moved: list[Op]) -> dict[Op, Op]:
+        """Copies that stay outside for the sake of checks in them, with what they need."""
+        wanted: set[Op] = set()
+        for op in reversed(moved):
+            if op in wanted or self.checks(op):
+                wanted.add(op)
+                wanted.update(v.op for v in _uses(op) if v.op is not None)
+        copies: dict[Op, Op] = {}
+        env: Env = {}
+        for op in moved:
+            if op in wanted:
+                copies[op] = copy_op(op, env)
+                self.add(copies[op], region)
+                for inner in op.regions:
+                    _drop_checks(inner)
+        return copies
+
+    def checks(self, op: Op) -> bool:
+        return _may_stop(op, self.checking) or any(
+            _may_stop(inner, self.checking) for region in op.regions for inner in region.walk()
+        )
 
     # Elements of arrays ----------------------------------------------------------------------------------------
 
@@ -318,6 +368,15 @@ def _uses(op: Op) -> Iterator[Value]:
             yield from _uses(inner)
 
 
+def _uses_in(region: Region) -> Iterator[Value]:
+    for op in region.ops:
+        yield from _uses(op)
+
+
+def _may_stop(op: Op, checking: set[str]) -> bool:
+    return op.name == "check" or op.attrs.get("callee") in checking
+
+
 def _drop_checks(region: Region) -> None:
     region.ops = [op for op in region.ops if op.name != "check"]
     for op in region.ops:
@@ -337,8 +396,9 @@ class _Branch:
 
     def build(self) -> None:
         sinker, last = self.sinker, self.members[-1]
-        for op, copy in self.left_behind().items():
-            sinker.replace(op, [copy])
+        for side in self.sides:
+            for op, copy in sinker.left_behind(self.region, side).items():
+                sinker.replace(op, [copy])
         for op in (op for side in self.sides for op in side):
             if op not in sinker.instead:
                 sinker.instead[op] = []
@@ -353,28 +413,6 @@ class _Branch:
             at = kept.index(branch) + 1
             self.region.ops = kept[:at] + late + kept[at:]
             sinker.settle(self.region)
-
-    def left_behind(self) -> dict[Op, Op]:
-        """Copies that stay outside for the sake of checks in them, with what they need."""
-        copies: dict[Op, Op] = {}
-        for side in self.sides:
-            wanted: set[Op] = set()
-            for op in reversed(side):
-                if op in wanted or self.checks(op):
-                    wanted.add(op)
-                    wanted.update(v.op for v in _uses(op) if v.op is not None)
-            env: Env = {}
-            for op in side:
-                if op in wanted:
-                    copies[op] = copy_op(op, env)
-                    self.sinker.add(copies[op], self.region)
-                    for inner in op.regions:
-                        _drop_checks(inner)
-        return copies
-
-    def checks(self, op: Op) -> bool:
-        inner: Callable[[Op], bool] = lambda o: o.name == "check" or o.attrs.get("callee") in self.sinker.checking  # noqa: E731
-        return inner(op) or any(inner(o) for region in op.regions for o in region.walk())
 
     def branch(self) -> Op:
         """The `if`; it takes over the results of the selects."""
