@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aotdiff.frontend.program import Program
     from aotdiff.ir.graph import Module as Graph
 
+FAST_PREFIX = "aotdiff.fast."  # before an entry's name: its wrapper for fast calls
 Places = list[tuple[str, tuple[int, ...]]]  # derivative forms, innermost first, with positions of parameter leaves
 
 
@@ -81,6 +82,15 @@ def read_source(path: str | os.PathLike[str]) -> Source:
 def _text_of(path: str) -> str:
     with open(path, "rb") as file:
         return file.read().decode("utf-8-sig")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCode:
+    """Object code with the native entry of `symbol`; `fast` tells whether it has a wrapper for fast calls."""
+
+    data: bytes
+    symbol: str
+    fast: bool
 
 
 class Compiler:
@@ -199,21 +209,52 @@ class Compiler:
         optimize(graph, self.options.opt)
         return subset(graph, [name]), name
 
-    def object_code(self, root: str, places: Places, real: str) -> tuple[bytes, str]:
-        """Object code of one entry and its symbol, from the cache if it is there."""
+    def object_code(self, root: str, places: Places, interface: Interface, real: str) -> ObjectCode:
+        """Object code of one entry, from the cache if it is there."""
         with self._lock:
-            name = self._object_key(root, places, real)
-            found = cache.get(name)
+            key = self._object_key(root, places, real)
+            found = cache.get(key)
             if found is not None:
-                symbol, _, code = found.partition(b"\0")
-                return code, symbol.decode()
-            graph, symbol = self.optimized(root, places, real)
-            code = self._emit(graph, symbol)
-            cache.put(name, symbol.encode() + b"\0" + code)
-            return code, symbol
+                head, _, data = found.partition(b"\n")
+                symbol, fast = json.loads(head)
+                return ObjectCode(data, symbol, fast)
+            made = self._object(root, places, interface, real)
+            cache.put(key, json.dumps([made.symbol, made.fast]).encode() + b"\n" + made.data)
+            return made
 
-    def _emit(self, graph: Graph, symbol: str) -> bytes:
-        raise NotImplementedError
+    def _object(self, root: str, places: Places, interface: Interface, real: str) -> ObjectCode:
+        from aotdiff.codegen import driver
+
+        text, symbol, fast = self.llvm_text(root, places, interface, real)
+        return ObjectCode(driver.object_from(text, self.codegen_options()), symbol, fast)
+
+    def llvm_text(self, root: str, places: Places, interface: Interface | None, real: str) -> tuple[str, str, bool]:
+        """LLVM text as emitted, the entry's name, and whether a wrapper for fast calls is in it."""
+        from aotdiff.codegen import driver
+        from aotdiff.runtime import fastcall
+
+        graph, name = self.optimized(root, places, real)
+        text = driver.emit_llvm(graph, [name], self.codegen_options())
+        wrapper = None
+        if interface is not None and fastcall.supported():
+            loops = any(op.name in ("par", "for", "while", "call") for f in graph.funcs.values() for op in f.body.walk())
+            wrapper = fastcall.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
+        return text + (wrapper or ""), name, wrapper is not None
+
+    def code_text(self, root: str, places: Places, real: str, stage: str) -> str:
+        """The text of a stage after the graph: llvm or asm."""
+        from aotdiff.codegen import driver
+
+        graph, name = self.optimized(root, places, real)
+        options = self.codegen_options()
+        if stage == "llvm":
+            return str(driver.optimised(graph, [name], options))
+        return driver.assembly(graph, [name], options)
+
+    def codegen_options(self) -> Any:
+        from aotdiff.codegen.driver import Options as CodeOptions
+
+        return CodeOptions(opt=self.options.opt, fast_math=self.options.fast_math)
 
     def _object_key(self, root: str, places: Places, real: str) -> str:
         texts = [part for item in sorted(self.imports().items()) for part in item]

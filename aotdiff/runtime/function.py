@@ -90,16 +90,20 @@ class Function(fastcall.base_type()):
     def _entry(self, args: Sequence[Any]) -> tuple[Binder, Native]:
         real = choose_real(self.interface, args, self._module._default_real) if self._generic else "f64"
         entry = self._entries.get(real)
-        if entry is None:
-            entry = self._entries[real] = self._module._native(self._root, self._chain, self.interface, real)
-            if not self._generic:
-                self._only = entry
+        return entry if entry is not None else self._compile(real)
+
+    def _compile(self, real: str) -> tuple[Binder, Native]:
+        entry = self._entries[real] = self._module._native(self._root, self._chain, self.interface, real)
+        if not self._generic:
+            self._only = entry
+        if entry[1].fast and real == self._module._default_real:
+            fastcall.install(self, entry[1].fast)
         return entry
 
     def prepare(self, real: str = "f64") -> Function:
         """Compile now instead of on the first call; gives the function itself."""
         if real not in self._entries:
-            self._entries[real] = self._module._native(self._root, self._chain, self.interface, real)
+            self._compile(real)
         return self
 
     def recipe(self) -> tuple[Compiler, str, list[tuple[str, tuple[int, ...]]]]:

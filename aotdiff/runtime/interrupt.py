@@ -18,7 +18,7 @@ _handler: Any = None
 _action: Any = None
 
 _IR = """
-define void @aotdiff_on_interrupt(i32 %signal) {{
+define void @aotdiff.interrupt(i32 %signal) {{
   store atomic i32 1, ptr inttoptr (i64 {flag} to ptr) monotonic, align 4
   %previous = load ptr, ptr inttoptr (i64 {previous} to ptr)
   %known = icmp ne ptr %previous, null
@@ -75,12 +75,12 @@ def _install() -> None:
     """Put our handler before Python's, unless the program wants no handler or a native one of its own."""
     global _handler, _action
     if _handler is None:
-        from aotdiff.codegen.jit import compile_text
+        from aotdiff.codegen.driver import Options, load, object_from
 
         _action = ctypes.CDLL(None).sigaction
         text = _IR.format(flag=ctypes.addressof(_flag), previous=ctypes.addressof(_previous))
-        _handler = compile_text(text)
-    ours = _handler.address("aotdiff_on_interrupt")
+        _handler = load(object_from(text, Options(opt=0)))
+    ours = _handler.address("interrupt")
     found = _Action()
     if _action(int(signal.SIGINT), None, ctypes.byref(found)) or found.handler == ours:
         return

@@ -76,8 +76,8 @@ class Module:
         compiler = self._compiler
         instance = interface.instance(real)
         with self._lock:
-            code, symbol = compiler.object_code(root, chain_places(self._exports[root].interface, chain), real)
-            return Binder(instance), Native(code, symbol, instance)
+            places = chain_places(self._exports[root].interface, chain)
+            return Binder(instance), Native(compiler.object_code(root, places, instance, real), instance)
 
 
 def compile(

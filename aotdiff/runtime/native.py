@@ -16,6 +16,7 @@ import numpy as np
 from aotdiff.codegen.context import Context
 from aotdiff.runtime import interrupt
 from aotdiff.runtime.errors import exception_for
+from aotdiff.runtime.compiler import ObjectCode
 from aotdiff.runtime.interface import Interface, Leaf, leaves
 
 _SCALARS: dict[str, Any] = {
@@ -80,13 +81,14 @@ class Native:
     value per result.
     """
 
-    __slots__ = ("_call", "_results", "address", "loaded")
+    __slots__ = ("_call", "_results", "address", "fast", "loaded")
 
-    def __init__(self, code: bytes, symbol: str, interface: Interface) -> None:
-        from aotdiff.codegen.jit import load_object
+    def __init__(self, code: ObjectCode, interface: Interface) -> None:
+        from aotdiff.codegen.driver import load
 
-        self.loaded = load_object(code)
-        self.address = self.loaded.address(symbol)
+        self.loaded = load(code.data)
+        self.address = self.loaded.address(code.symbol)
+        self.fast = self.loaded.address(f"fast.{code.symbol}") if code.fast else 0
         types = [t for p in interface.parameters for leaf in leaves(p.kind) for t in _parameter_types(leaf)]
         results = list(leaves(interface.result))
         types += [t for leaf in results for t in (ctypes.c_void_p, *[ctypes.c_int64] * len(leaf.sizes))]
