@@ -1,0 +1,389 @@
+"""Comprehensions, and reductions over generators.
+
+Both become `par`. The clauses of a reduction are grouped: ranges that do not use earlier indices form one `par` with
+those before, others nest inside. A filter yields the identity of the reduction where it does not hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from aotdiff.frontend import ast, lower_arrays as arrays
+from aotdiff.frontend.lower_branches import branch, children
+from aotdiff.frontend.lower_context import Context, Unhoistable, lowers
+from aotdiff.frontend.lower_expr import operate
+from aotdiff.frontend.lower_integers import Poly, combine
+from aotdiff.frontend.lower_loops import part
+from aotdiff.frontend.lower_values import Item, rank
+from aotdiff.ir.graph import Region, Value
+from aotdiff.ir.types import BOOL, I64, Acc, Scalar, dims_of
+
+_I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
+
+
+# Clauses --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Clause:
+    """One `for` of a generator: how many iterations, the values of its index, the item of its target."""
+
+    node: ast.GeneratorClause
+    extent: Value
+    range: tuple[Poly, Poly]
+    target: Callable[[Value], Item]
+
+
+def _opened(cx: Context, node: ast.GeneratorClause) -> _Clause:
+    iterable = node.iterable
+    ints = cx.ints
+    if not isinstance(iterable, ast.Range):
+        array = cx.kept(cx.expr(iterable))
+        size = cx.shape(array)[0]
+        return _Clause(node, size, ({}, ints.poly(size)), lambda k: part(cx, array, k))
+    low, high = cx.value(iterable.low), cx.value(iterable.high)
+    length = ints.difference(high, low)
+    extent = ints.at_least_zero(length)
+    return _Clause(node, extent, ({}, ints.poly(length)), lambda k: ints.add(low, k))
+
+
+def _groups(node: ast.Generator | ast.Comprehension) -> list[list[ast.GeneratorClause]]:
+    """Clauses that can run as one `par`."""
+    groups: list[list[ast.GeneratorClause]] = []
+    for clause in node.clauses:
+        own = {c.binding for c in groups[-1]} if groups else set()
+        if groups and not _mentions(clause.iterable, own):
+            groups[-1].append(clause)
+        else:
+            groups.append([clause])
+    return groups
+
+
+def _mentions(node: ast.Node, bindings: set) -> bool:
+    pending = [node]
+    while pending:
+        inner = pending.pop()
+        if isinstance(inner, ast.Name) and inner.binding in bindings:
+            return True
+        pending += children(inner)
+    return False
+
+
+def _bind(cx: Context, clauses: Sequence[_Clause], indices: Sequence[Value]) -> None:
+    for clause, index in zip(clauses, indices, strict=True):
+        item = clause.target(index)
+        if isinstance(item, Value) and not item.name:
+            item.name = clause.node.target
+        cx.env[clause.node.binding] = item if isinstance(item, Value) else cx.kept(item)
+
+
+def _names(clauses: Sequence[_Clause]) -> list[str]:
+    return [c.node.target if isinstance(c.node.iterable, ast.Range) else "i" for c in clauses]
+
+
+# Comprehensions ---------------------------------------------------------------------------------------------------
+
+
+@lowers(ast.Comprehension)
+def comprehension(cx: Context, node: ast.Comprehension) -> Item:
+    clauses = [_opened(cx, clause) for clause in node.clauses]
+    saved = dict(cx.env)
+    kind = cx.scalar_of(node.type)
+
+    def body(*indices: Value) -> list[Value]:
+        _bind(cx, clauses, indices)
+        return [cx.force(arrays.cast(cx, cx.expr(node.body), kind))]
+
+    extents = [c.extent for c in clauses]
+    try:
+        (result,) = cx.par(extents, ["map"], body, _names(clauses), [c.range for c in clauses])
+    except Unhoistable:
+        cx.env = dict(saved)
+        result = _measured(cx, node, clauses, body)
+    cx.env = saved
+    return result
+
+
+def _measured(
+    cx: Context, node: ast.Comprehension, clauses: list[_Clause], body: Callable[..., list[Value]]
+) -> Value:
+    """A comprehension whose inner sizes only the body tells: those of the first iteration, which there must be."""
+    extents = [c.extent for c in clauses]
+    total = arrays.count(cx, extents)
+    some = cx.b.scalar("gt", total, cx.ints.const(0))
+    message = "the size of the elements is not known where there are none: the comprehension has no iteration"
+    cx.check(some, "ValueError", message)
+    env = dict(cx.env)
+    zero = cx.ints.const(0)
+    for clause in clauses:
+        cx.ints.assume(combine(clause.range[1], {(): -1}))
+    (first,) = body(*[zero for _ in clauses])
+    sizes = list(cx.shape(first))
+    cx.env = env
+
+    def again(*indices: Value) -> list[Value]:
+        (value,) = body(*indices)
+        with cx.at(node.body.span):
+            for axis, (a, b) in enumerate(zip(cx.shape(value), sizes, strict=True)):
+                cx.check_equal(a, b, f"the elements of a comprehension have different sizes, {{0}} and {{1}} (axis {axis})")
+        return [cx.known_shape(value, sizes)]
+
+    return cx.par(extents, ["map"], again, _names(clauses), [c.range for c in clauses])[0]
+
+
+# Reductions -------------------------------------------------------------------------------------------------------
+
+
+def reduction(cx: Context, name: str, node: ast.Call) -> Item:
+    """`sum(expr for i in a..b if cond)` and its kin."""
+    generator = node.arguments[0]
+    assert isinstance(generator, ast.Generator)
+    saved = dict(cx.env)
+    if name in ("argmax", "argmin"):
+        found = _arg_reduction(cx, name, generator)
+    else:
+        found = _Reduction(cx, name, generator, cx.scalar_of(node.type)).written()
+    cx.env = saved
+    return found
+
+
+def identity(cx: Context, kind: str, type_: Scalar) -> Value:
+    """What a reduction starts from."""
+    if kind in ("any", "all"):
+        return cx.b.const(kind == "all", BOOL)
+    if kind in ("sum", "prod"):
+        return cx.b.const(0 if kind == "sum" else 1, type_)
+    if type_ == I64:
+        return cx.b.const(_I64_MIN if kind in ("max", "argmax") else _I64_MAX, type_)
+    return cx.b.const(-math.inf if kind in ("max", "argmax") else math.inf, type_)
+
+
+class _Reduction:
+    """One reduction being written; of arrays, see `of_arrays`."""
+
+    def __init__(self, cx: Context, name: str, node: ast.Generator, result: Scalar):
+        self.cx = cx
+        self.name = name
+        self.node = node
+        self.result = result
+        self.groups = _groups(node)
+        self.counted = name == "mean" or (name in ("max", "min") and result == I64)
+
+    def written(self) -> Item:
+        cx = self.cx
+        outer = [_opened(cx, clause) for clause in self.groups[0]]
+        env = dict(cx.env)
+        try:
+            values = self.of_scalars(outer)
+        except _ArrayBody:
+            cx.env = env
+            return self.of_arrays(outer)
+        return self.finished(values[0], self.count(outer, values))
+
+    def kinds(self) -> list[str]:
+        kind = "sum" if self.name == "mean" else self.name
+        return [kind, "sum"] if self.counted and self.is_uneven() else [kind]
+
+    def is_uneven(self) -> bool:
+        """Whether the number of terms is only known by counting."""
+        return self.node.condition is not None or len(self.groups) > 1
+
+    def count(self, outer: Sequence[_Clause], values: Sequence[Value]) -> Value | None:
+        """How many terms there were, where that matters."""
+        if not self.counted:
+            return None
+        return values[1] if self.is_uneven() else arrays.count(self.cx, [c.extent for c in outer])
+
+    def finished(self, total: Item, count: Value | None) -> Item:
+        """The total; divided by the count for a mean."""
+        cx = self.cx
+        if count is not None:
+            self.check_some(count)
+        return operate(cx, "/", total, count, None) if self.name == "mean" and count is not None else total
+
+    def check_some(self, count: Value) -> None:
+        cx = self.cx
+        if not arrays.positive(cx, count):
+            cx.check(cx.b.scalar("gt", count, cx.ints.const(0)), "ValueError", f"{self.name} of nothing has no value")
+
+    # Scalars ---------------------------------------------------------------------------------------------
+
+    def of_scalars(self, outer: Sequence[_Clause], group: int = 0) -> list[Value]:
+        """The results of one group of clauses, those inside included."""
+        cx = self.cx
+
+        def body(*indices: Value) -> Sequence[Value]:
+            _bind(cx, outer, indices)
+            if group + 1 < len(self.groups):
+                inner = [_opened(cx, clause) for clause in self.groups[group + 1]]
+                return self.of_scalars(inner, group + 1)
+            return self.term()
+
+        extents = [c.extent for c in outer]
+        return cx.par(extents, self.kinds(), body, _names(outer), [c.range for c in outer])
+
+    def term(self) -> list[Value]:
+        """What the innermost iteration yields."""
+        cx = self.cx
+        if self.node.condition is None:
+            return self.value()
+        cond = cx.value(self.node.condition)
+        kinds = self.kinds()
+
+        def nothing() -> Item:
+            return tuple(identity(cx, kind, self.term_kind(k)) for k, kind in enumerate(kinds))
+
+        found = branch(cx, cond, lambda: tuple(self.value()), nothing)
+        return list(found)
+
+    def term_kind(self, position: int) -> Scalar:
+        return I64 if position else self.result
+
+    def value(self) -> list[Value]:
+        cx = self.cx
+        item = cx.expr(self.node.body)
+        if rank(item):
+            raise _ArrayBody
+        assert isinstance(item, Value)
+        value = arrays.cast_scalar(cx, item, self.result)
+        return [value, cx.ints.const(1)] if len(self.kinds()) == 2 else [value]
+
+    # Arrays ----------------------------------------------------------------------------------------------
+
+    def of_arrays(self, outer: Sequence[_Clause]) -> Item:
+        """Terms that are arrays, combined element by element."""
+        if self.name in ("sum", "mean"):
+            return self.sum_of_arrays(outer)
+        return self.loop_over_arrays(outer)
+
+    def sum_of_arrays(self, outer: Sequence[_Clause]) -> Item:
+        """Each term is accumulated into an array of zeros, and the terms are counted where need be."""
+        cx = self.cx
+        self.handle: Value | None = None
+        self.handles = Region()
+        counting = self.counted and self.is_uneven()
+        with cx.region([], []) as region:
+            self.handles = region
+            self.handle = Value(self.result, "total", region, 0)
+            counts = self.accumulate(outer, 0, counting)
+            builder = cx.b
+        shape = [cx.hoisted(size) for size in self.shape]
+        init = cx.force(arrays.full(cx, cx.b.const(0, self.result), shape))
+        self.handle.type = Acc(self.result, dims_of(init.type))
+        region.args.append(self.handle)
+        builder.ret(counts)
+        op = cx.b.withacc_op([init], region)
+        total = op.results[0]
+        cx.shapes[total] = shape
+        return self.finished(total, self.count(outer, op.results))
+
+    def accumulate(self, clauses: Sequence[_Clause], group: int, counting: bool) -> list[Value]:
+        cx = self.cx
+
+        def body(*indices: Value) -> Sequence[Value]:
+            _bind(cx, clauses, indices)
+            if group + 1 < len(self.groups):
+                return self.accumulate([_opened(cx, c) for c in self.groups[group + 1]], group + 1, counting)
+            return self.accumulate_term(counting)
+
+        extents = [c.extent for c in clauses]
+        return cx.par(extents, ["sum"] if counting else [], body, _names(clauses), [c.range for c in clauses])
+
+    def accumulate_term(self, counting: bool) -> list[Value]:
+        cx = self.cx
+
+        def add() -> Item:
+            item = arrays.cast(cx, cx.expr(self.node.body), self.result)
+            self.shape = list(cx.shape(item))
+            cx.par(cx.shape(item), [], lambda *idx: self.add_element(item, idx))
+            return (cx.ints.const(1),) if counting else ()
+
+        if self.node.condition is None:
+            return list(add())
+        cond = cx.value(self.node.condition)
+        return list(branch(cx, cond, add, lambda: (cx.ints.const(0),) if counting else ()))
+
+    def add_element(self, item: Item, indices: Sequence[Value]) -> list[Value]:
+        cx = self.cx
+        assert self.handle is not None
+        cx.b.emit("accum", [self.handle, cx.element(item, list(indices)), *indices], [])
+        return []
+
+    def loop_over_arrays(self, outer: Sequence[_Clause]) -> Item:
+        """Products, maxima ... of arrays: all terms in one array, reduced along its first axes."""
+        cx = self.cx
+        if self.is_uneven():
+            raise NotImplementedError(f"{self.name} of arrays with a filter or with dependent ranges")
+        kind = self.result
+
+        def body(*indices: Value) -> list[Value]:
+            _bind(cx, outer, indices)
+            return [cx.force(arrays.cast(cx, cx.expr(self.node.body), kind))]
+
+        extents = [c.extent for c in outer]
+        terms = cx.par(extents, ["map"], body, _names(outer), [c.range for c in outer])[0]
+        total = arrays.reduce(cx, terms, self.name, tuple(range(len(extents))))
+        return self.finished(total, self.count(outer, []))
+
+
+class _ArrayBody(Exception):
+    """The body of a reduction turned out to be an array."""
+
+
+# argmax and argmin ------------------------------------------------------------------------------------------------
+
+
+def _arg_reduction(cx: Context, name: str, node: ast.Generator) -> Item:
+    """The index of the largest or smallest term; of one range."""
+    clause = _opened(cx, node.clauses[0])
+    low = clause.target(cx.ints.const(0)) if isinstance(node.clauses[0].iterable, ast.Range) else cx.ints.const(0)
+    if node.condition is not None:
+        place = _arg_loop(cx, name, node, clause)
+        found = cx.b.scalar("ge", place, cx.ints.const(0))
+        cx.check(found, "ValueError", f"{name} of nothing has no value")
+    else:
+        if not arrays.positive(cx, clause.extent):
+            some = cx.b.scalar("gt", clause.extent, cx.ints.const(0))
+            cx.check(some, "ValueError", f"{name} of nothing has no value")
+
+        def body(k: Value) -> list[Value]:
+            _bind(cx, [clause], [k])
+            return [cx.value(node.body)]
+
+        (place,) = cx.par([clause.extent], [name], body, _names([clause]), [clause.range])
+    cx.ints.ranges[cx.ints.atom(place)] = clause.range
+    assert isinstance(low, Value)
+    return cx.ints.add(low, place)
+
+
+def _arg_loop(cx: Context, name: str, node: ast.Generator, clause: _Clause) -> Value:
+    """With a filter: a loop that keeps the best place so far, -1 before there is one; NaN wins, as in NumPy."""
+    kind = cx.scalar_of(node.body.type)
+    none, start = cx.ints.const(-1), identity(cx, name, kind)
+    env = dict(cx.env)
+    with cx.region([I64, I64, kind], ["k", "place", "best"]) as region:
+        k, place, best = region.args
+        cx.ints.bound(k, *clause.range)
+        _bind(cx, [clause], [k])
+        cond = cx.value(node.condition) if node.condition is not None else cx.b.true()
+
+        def better() -> Item:
+            value = cx.value(node.body)
+            wins = cx.b.scalar("gt" if name == "argmax" else "lt", value, best)
+            first = cx.b.scalar("eq", place, none)
+            wins = cx.b.scalar("or", first, wins)
+            if kind.is_float:
+                nan = cx.b.scalar("and", cx.b.scalar("ne", value, value), cx.b.scalar("eq", best, best))
+                wins = cx.b.scalar("or", wins, nan)
+            return cx.b.select(wins, k, place), cx.b.select(wins, value, best)
+
+        yields = branch(cx, cond, better, lambda: (place, best))
+        builder = cx.b
+    builder.ret(list(yields))
+    cx.env = env
+    op = cx.b.for_op(clause.extent, [none, start], region)
+    return op.results[0]
+
+
