@@ -146,7 +146,7 @@ class _Sinker:
         """Move into the sides of an `if` what was computed before it for one of them only."""
         for side in branch.regions:
             takes = lambda user, _, side=side: self.inside(user, side)  # noqa: E731
-            moved = self.cone(region, list(_uses_in(side)), takes)
+            moved = self.cone(region, list(_uses_in(side)), takes, [])
             for op, copy in self.left_behind(region, moved).items():
                 self.replace(op, [copy])
             for op in moved:
@@ -170,7 +170,7 @@ class _Sinker:
             takes = lambda user, value, side=side: user in group and not any(  # noqa: E731
                 v is value for k, v in enumerate(user.operands) if k != side
             )
-            sides.append(self.cone(region, [select.operands[side] for select in group], takes))
+            sides.append(self.cone(region, [select.operands[side] for select in group], takes, group))
         if not any(sides):
             return True
         members = [s for s in group if any(s.operands[1 + k].op in side for k, side in enumerate(sides))]
@@ -181,11 +181,14 @@ class _Sinker:
         _Branch(self, region, members, sides, late).build()
         return True
 
-    def cone(self, region: Region, roots: list[Value], takes: Callable[[Op, Value], bool]) -> list[Op]:
-        """What moves, in order: needed by nothing but users that `takes(user, value)`, and risky or using what is."""
+    def cone(self, region: Region, roots: list[Value], takes: Callable[[Op, Value], bool], stay: list[Op]) -> list[Op]:
+        """What moves, in order: needed by nothing but users that `takes(user, value)`, and risky or using what is.
+
+        Operations in `stay` do not.
+        """
         found: set[Op] = set()
         pending: list[tuple[int, Op]] = []
-        seen: set[Op] = set()
+        seen: set[Op] = set(stay)
 
         def push(value: Value) -> None:
             op = value.op

@@ -309,3 +309,55 @@ def test_integer_selects_stay():
   yield %1
 }"""
     assert body(text) == text
+
+
+def test_what_was_computed_before_a_branch_for_one_side():
+    text = """func @f(%x: f64, %c: bool) -> (f64) {
+      %0 = sqrt %x : f64
+      %1 = log %0 : f64
+      %2 = exp %x : f64
+      %r = if %c : f64 {
+        %3 = mul %1, %2 : f64
+        yield %3
+      } else {
+        yield %2
+      }
+      yield %r
+    }"""
+    assert body(text) == """func @f(%x: f64, %c: bool) -> (f64) {
+  %0 = exp %x : f64
+  %r = if %c : f64 {
+    %1 = sqrt %x : f64
+    %2 = log %1 : f64
+    %3 = mul %2, %0 : f64
+    yield %3
+  } else {
+    yield %0
+  }
+  yield %r
+}"""
+    check(text, [0.0, False], [1.0])
+
+
+def test_a_branch_needed_by_one_side_of_another():
+    text = """func @f(%x: f64, %c: bool, %d: bool) -> (f64) {
+      %z = const 0.0 : f64
+      %0 = sqrt %x : f64
+      %a = if %d : f64 {
+        %1 = log %0 : f64
+        yield %1
+      } else {
+        yield %z
+      }
+      %b = if %c : f64 {
+        yield %a
+      } else {
+        yield %x
+      }
+      yield %b
+    }"""
+    (outer,) = [op for op in sunk(text).funcs["f"].body.ops if op.name == "if"]
+    assert [op.name for op in outer.regions[0].ops] == ["if", "yield"]
+    assert [op.name for op in outer.regions[0].ops[0].regions[0].ops] == ["sqrt", "log", "yield"]
+    check(text, [0.0, False, True], [1.0])
+    check(text, [0.0, True, False], [0.0])
