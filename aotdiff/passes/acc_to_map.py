@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
-from aotdiff.ir.rewrite import Env, copy_op, free_values
+from aotdiff.ir.rewrite import Env, copy_op, free_values, map_ops
 from aotdiff.ir.types import Acc, Array, Type, dims_of, element_of
 from aotdiff.passes.cost import body_cost
 from aotdiff.passes.facts import ArgOwners, Sizes, constant, extent_of, is_size
@@ -69,10 +69,16 @@ class _Place:
 
 @dataclass(slots=True)
 class _Site:
-    """One addition: the `par`s around it within the `withacc`, outermost first, and what its index is made of."""
+    """One addition: the `par`s around it within the `withacc`, outermost first, and what its index is made of.
+
+    `home` is the region it stands in: that of the innermost `par`, or of a side of the `branches` in it.
+    """
 
     accum: Op
+    home: Region
     nest: list[Op]
+    branches: list[Op]
+    value: Value
     places: list[_Place] = field(default_factory=list)
 
     @property
@@ -194,22 +200,28 @@ class _Converter:
         return [*out, *after.region.ops]
 
     def sites(self, op: Op, k: int) -> list[_Site] | None:
-        """The additions to a handle; None if it is used in another way or inside something else than `par`s."""
+        """The additions to a handle; None if it is used in another way or inside something else than `par` and `if`."""
         handle = op.regions[0].args[k]
         found: list[_Site] = []
 
-        def visit(region: Region, nest: list[Op] | None) -> bool:
+        def visit(region: Region, nest: list[Op] | None, branches: list[Op]) -> bool:
             for each in region.ops:
                 if handle in each.operands:
                     if nest is None or each.name != "accum":
                         return False
-                    found.append(_Site(each, nest))
+                    found.append(_Site(each, region, nest, branches, each.operands[1]))
                 for inner in each.regions:
-                    if not visit(inner, [*nest, each] if nest is not None and each.name == "par" else None):
+                    if nest is None or each.name not in ("par", "if"):
+                        fine = visit(inner, None, branches)
+                    elif each.name == "par":
+                        fine = visit(inner, [*nest, each], []) and not branches
+                    else:
+                        fine = visit(inner, nest, [*branches, each])
+                    if not fine:
                         return False
             return True
 
-        return found if visit(op.regions[0], []) else None
+        return found if visit(op.regions[0], [], []) else None
 
     # Deciding ----------------------------------------------------------------------------------------------
 
@@ -220,6 +232,8 @@ class _Converter:
             return None
         while True:
             sites = self.sites(op, k)
+            for site in sites or ():
+                self.leave_branches(site, level)
             plan = [(site, self.how(handle, site, level)) for site in sites or ()]
             if sites is None or any(how is None for _, how in plan):
                 return None
@@ -228,9 +242,24 @@ class _Converter:
                 return plan  # type: ignore[return-value]
             self.split(to_split[0], level)
 
+    def leave_branches(self, site: _Site, level: int) -> None:
+        """Have what is added as a value of the innermost `par`: 0 where a branch does not add."""
+        if not site.nest:
+            return
+        for branch in reversed(site.branches):
+            inside = next(r for r in branch.regions if r is site.home or _holds(r, site))
+            other = branch.regions[1 - branch.regions.index(inside)]
+            zero = Op("const", [], [site.value.type], {"value": 0.0, "type": site.value.type})
+            other.ops.insert(0, zero)
+            inside.terminator.operands.append(site.value)
+            other.terminator.operands.append(zero.result)
+            site.value = Value(site.value.type, site.value.name, branch, len(branch.results))
+            branch.results.append(site.value)
+            self.level[site.value] = level + len(site.nest)
+
     def how(self, handle: Value, site: _Site, level: int) -> str | None:
         if not site.nest:
-            return "point"
+            return None if site.branches else "point"
         indices = site.loop_indices
         if not self.place(handle, site, indices, level):
             return None
@@ -266,15 +295,15 @@ class _Converter:
 
     def extract(self, op: Op, site: _Site, how: str, level: int) -> _Part:
         """Take one addition out of the body of the `withacc` `op`."""
-        value = site.accum.operands[1]
+        value = site.value
         if how == "point":
-            op.regions[0].ops.remove(site.accum)
+            site.home.ops.remove(site.accum)
             return _Part(value, site.index)
         if how == "apart":
             init = op.operands[op.regions[0].args.index(site.accum.operands[0])]
             return _Apart(self, site, level).extract(op.regions[0], init)
         par, index = site.nest[0], site.region.args
-        site.region.ops.remove(site.accum)
+        site.home.ops.remove(site.accum)
         lead = tuple(constant(n) for n in par.operands[: par.attrs["rank"]])
         result = _add_map(par, value, Array(value.type, lead))  # type: ignore[arg-type]
         self.level[result] = level
@@ -284,9 +313,9 @@ class _Converter:
         """Make the trailing indices of a `par` an inner `par` that sums what the site added."""
         par, keep = site.nest[0], len(site.index)
         rank, kinds, body = par.attrs["rank"], par.attrs["kinds"], site.region
-        body.ops.remove(site.accum)
+        site.home.ops.remove(site.accum)
         inner = Region(body.args[keep:], body.ops)
-        inner.terminator.operands.append(site.accum.operands[1])
+        inner.terminator.operands.append(site.value)
         outer = Region(body.args[:keep])
         extents, sizes = par.operands[keep:rank], par.operands[rank:]
         b = Builder(outer, par.loc)
@@ -415,7 +444,7 @@ class _Apart:
 
     def slice(self) -> bool:
         """Collect what the added value needs, innermost `par` first; False if something cannot be had."""
-        needed = {self.site.accum.operands[1]}
+        needed = {self.site.value}
         for depth in range(len(self.site.nest) - 1, -1, -1):
             region = self.site.nest[depth].regions[0]
             ops: list[Op] = []
@@ -437,7 +466,7 @@ class _Apart:
                     needed.update(free_values(inner))
             ops.reverse()
             self.slices.insert(0, ops)
-            self.cost += body_cost(ops)
+            self.cost += sum(_cost_of(op, needed) for op in ops)
         return True
 
     def can_keep(self, value: Value) -> bool:
@@ -461,7 +490,7 @@ class _Apart:
     def extract(self, body: Region, init: Value) -> _Part:
         """Write the new `par`s after the nest, over the sizes of the accumulator's `init`; the addition goes."""
         site, first = self.site, self.site.nest[0]
-        site.region.ops.remove(site.accum)
+        site.home.ops.remove(site.accum)
         kept = {value: self.kept(first, value) for value in self.keep}
         scratch = Builder(Region(), site.accum.loc)
         extents = [p.extent if p.exact else scratch.dim(init, axis) for axis, p in enumerate(site.places)]
@@ -470,7 +499,7 @@ class _Apart:
             found = [place.iteration(b, i) for place, i in zip(site.places, index, strict=True)]
             env = {place.arg: i for place, (i, _) in zip(site.places, found, strict=True)}
             conditions = [c for _, c in found]
-            return [_where(b, conditions, site.accum.operands[1].type, lambda b: self.sum_of(b, env, kept))]
+            return [_where(b, conditions, site.value.type, lambda b: self.sum_of(b, env, kept))]
 
         result = scratch.par(extents, ["map"], outer, names=[place.arg.name for place in site.places])[0]
         at = body.ops.index(first) + 1
@@ -482,7 +511,7 @@ class _Apart:
 
     def sum_of(self, b: Builder, env: Env, kept: dict[Value, Value]) -> Value:
         """What is added for the iterations in `env`, summed over the loop indices that are not there."""
-        first, value = self.site.nest[0], self.site.accum.operands[1]
+        first, value = self.site.nest[0], self.site.value
         extents = {arg: par.operands[arg.index] for par in self.site.nest for arg in par.regions[0].args}
         rest = [arg for arg in extents if arg not in env]
         inner_ops: list[Op] = []
@@ -490,7 +519,7 @@ class _Apart:
         self.read_kept(b, kept, env, varying, first)
         for op in (op for ops in self.slices for op in ops):
             if varying.isdisjoint(op.operands) and all(varying.isdisjoint(free_values(r)) for r in op.regions):
-                b.region.ops.append(copy_op(op, env))
+                b.region.ops.append(_copy_pure(op, env))
             else:
                 varying.update(op.results)
                 inner_ops.append(op)
@@ -500,7 +529,7 @@ class _Apart:
         def inner(b: Builder, *index: Value) -> list[Value]:
             env.update(zip(rest, index, strict=True))
             self.read_kept(b, kept, env, None, first)
-            b.region.ops += [copy_op(op, env) for op in inner_ops]
+            b.region.ops += [_copy_pure(op, env) for op in inner_ops]
             return [env.get(value, value)]
 
         return b.par([extents[arg] for arg in rest], ["sum"], inner, names=[arg.name for arg in rest])[0]
@@ -536,6 +565,36 @@ class _Apart:
 
 
 def _is_pure(op: Op) -> bool:
-    if op.name in ("read", "dim", "shaped", "yield") or op.name in SCALAR_OPS:
+    """Whether it can be copied without its effects: checks and additions inside it stay with the original."""
+    if op.name in ("read", "dim", "shaped", "yield", "check", "accum") or op.name in SCALAR_OPS:
         return True
     return op.name in ("if", "par", "for") and all(_is_pure(each) for region in op.regions for each in region.ops)
+
+
+def _cost_of(op: Op, needed: set[Value]) -> float:
+    """Cost of an operation; of an `if`, only that of the results needed: dead code goes later."""
+    if op.name != "if":
+        return body_cost([op])
+    sides = []
+    for region in op.regions:
+        wanted = {v for v, r in zip(region.yielded, op.results) if r in needed}
+        cost = 0.0
+        for each in reversed(region.ops[:-1]):
+            if any(r in wanted for r in each.results):
+                cost += _cost_of(each, wanted)
+                wanted.update(each.operands)
+                for inner in each.regions:
+                    wanted.update(free_values(inner))
+        sides.append(cost)
+    return 1.0 + max(sides)
+
+
+def _copy_pure(op: Op, env: Env) -> Op:
+    new = copy_op(op, env)
+    for region in new.regions:
+        map_ops(region, lambda each: each.name not in ("check", "accum"))
+    return new
+
+
+def _holds(region: Region, site: _Site) -> bool:
+    return any(inner is site.home or _holds(inner, site) for op in region.ops for inner in op.regions)

@@ -251,11 +251,35 @@ def _par(c: Canonicalizer, op: Op) -> list[Value] | None:
     if all(constant(n) == 1 for n in op.operands[:rank]) and all(kind in _SELF_OF_ONE for kind in kinds):
         return c.inline(op.regions[0], [c.i64(0)] * rank)
     c.region(op.regions[0])
+    _merge_results(c, op)
     lead = _static(op.operands[:rank])
     for kind, value, result in zip(kinds, op.regions[0].yielded, op.results):
         if kind == "map":
             _refine(result, lead + dims_of(value.type))
     return None
+
+
+def _merge_results(c: Canonicalizer, op: Op) -> None:
+    """Results of the same kind and value are one; a map that copies an array over its own sizes is that array."""
+    first: dict[tuple, Value] = {}
+    for kind, value, result in zip(op.attrs["kinds"], op.regions[0].yielded, op.results):
+        same = first.setdefault((kind, value), result)
+        copied = _copied(c, op, value) if kind == "map" else None
+        if same is not result:
+            c.env[result] = same
+        elif copied is not None:
+            c.env[result] = copied
+
+
+def _copied(c: Canonicalizer, op: Op, value: Value) -> Value | None:
+    """The array of which the `par` reads every element at its own index."""
+    read, rank = value.op, op.attrs["rank"]
+    if read is None or read.name != "read" or read.operands[1:] != op.regions[0].args:
+        return None
+    array = read.operands[0]
+    if array not in c.visible or not all(is_size(c.size(array, k), op.operands[k]) for k in range(rank)):
+        return None
+    return array
 
 
 def _loop(c: Canonicalizer, op: Op) -> list[Value] | None:

@@ -34,14 +34,19 @@ PREPARE = ("inline", "canonicalize", "cse", "dce", "sink-arms")
 # After each round of differentiation.
 CLEANUP = ("canonicalize", "cse", "dce")
 
-_FINAL = ("strip", "inline-small", *CLEANUP)
+_SCALAR = ("drop-unused-functions", "strip", "inline-small", *CLEANUP, "drop-unused-functions")
+_LOOPS = (
+    *("hoist", "fuse", *CLEANUP),
+    *("lift-accumulators", "acc-to-map", *CLEANUP),
+    *("fuse", *CLEANUP, "hoist", *CLEANUP),
+)
 
 # After differentiation, by optimisation level.
 PIPELINES: dict[int, tuple[str, ...]] = {
     0: ("drop-unused-functions", "strip"),
-    1: ("drop-unused-functions", *_FINAL, "drop-unused-functions"),
-    2: ("drop-unused-functions", *_FINAL, "hoist", *CLEANUP, "drop-unused-functions"),
-    3: ("drop-unused-functions", *_FINAL, "hoist", *CLEANUP, "drop-unused-functions"),
+    1: _SCALAR,
+    2: (*_SCALAR, *_LOOPS),
+    3: (*_SCALAR, *_LOOPS),
 }
 
 
