@@ -193,6 +193,150 @@ fn g(f: fn(f64, f64) -> f64, a: f64, b: f64) -> f64 = grad(f, wrt = y)(a, b)
 fn g2(h: fn(f64, f64) -> f64, a: f64) -> f64 = g(h, a, a)
 fn h(x: f64) -> f64 = g2(|x, y| x * y, x) + g2(atan2, x)
 """,
+    "fn f(x: f64) -> f64 { let g = { let a = x * 2.0; |t: f64| t * a }; g(x) + grad(g)(x) }",
+    """\
+fn ap(f: fn(f64) -> f64, x: f64) -> f64 = f(x)
+fn f(x: f64) -> f64 { let h = ap; h(sin, x) + h(|t| h(cos, t), x) }
+""",
+    """\
+let poly = |t: f64| t**3
+let dpoly = grad(poly)
+fn f(x: f64) -> f64 = poly(x) + dpoly(x)
+""",
+    """\
+let s = sin
+fn f(x: f64) -> f64 = s(x)
+""",
+    """\
+let k = 4
+let w = [f64(i) for i in 0..k]
+fn f(x: f64[4]) -> f64 = dot(w, x)
+""",
+    """\
+let m = 2 + 3
+fn f(x: f64) -> f64[m] = [x * i for i in 0..m]
+export f
+""",
+    """\
+let eps = 1e-6
+fn f(x: real) -> real = x + eps
+fn g(x: f32) -> f32 = f(x) * eps
+""",
+    """\
+type Pair = (f64, f64[n])
+fn f(p: Pair) -> Pair = (p.0 * 2.0, p.1)
+fn g(x: f64[n]) -> f64 { let (a, b) = f((1.0, x)); a + sum(b) }
+""",
+    """\
+type State = (f64[n], f64[n])
+fn step(s: State, h: f64) -> State { let (x, v) = s; (x + h * v, v - h * x) }
+fn run(x: f64[n], v: f64[n], steps: i64) -> f64 { var s = (x, v); for k in 0..steps { s = step(s, 0.1) }; sum(s.0) }
+""",
+    """\
+fn integrate(f: fn(f64, f64[n]) -> f64[n], y: f64[n], h: f64, steps: i64) -> f64[n] {
+    var u = y
+    for k in 0..steps { let k1 = f(h * k, u); let k2 = f(h * k + h / 2, u + h / 2 * k1); u += h * k2 }
+    u
+}
+fn osc(y: f64[2], w: f64) -> f64[2] = integrate(|t, u| [u[1], -w * u[0]], y, 0.1, 10)
+export g = jacobian(osc, wrt = w)
+""",
+    "fn f(x: f64[n]) -> f64 { var best = -inf; for v in x { if v > best { best = v } }; best }",
+    """\
+fn f(x: f64[n]) -> f64 { var best = inf
+var where_ = -1
+for i in 0..n { if x[i] < best { best = x[i]
+where_ = i } }
+best + where_ }
+""",
+    "fn f(x: f64[n], k: i64) -> f64 = sum(if i == k { x[i] } else { 0 } for i in 0..n)",
+    "fn f(x: f32[n], k: i64) -> f32 = sum(if i == k { x[i] } else { 0.0 } for i in 0..n)",
+    "fn f(x: f64) -> f64 { let (a, b) = (1, 2.0); a * x + b }",
+    "fn mat(a: f64[n, n]) -> f64 { let b = a @ a - 2 * a + eye(n); trace(b.T @ b) / n }",
+    "fn f(x: f64[n, 3]) -> f64[n] = [norm(x[i]) for i in 0..n]",
+    """\
+fn f(x: f64[n]) -> f64[n] { var y = x; for i in 1..n { y[i] = y[i] + 0.5 * y[i-1] }; y }
+export jac = jacobian(f)
+""",
+    "fn f(x: f64) -> f64 { var y = x; while true { y = y / 2; if y < 1 { break } }; y }",
+    "fn f(x: f64[n]) -> bool[n] = x > 0 and x < 1",
+    "fn f(n: i64) -> i64[n] = [i * i for i in 0..n]",
+    "fn f(n: i64) -> i64 { var a = full(0, n); a[0] = 1; for i in 1..n { a[i] = a[i - 1] * 2 }; sum(a) }",
+    "fn f(x: f64, y: f64) -> (f64, f64) { if x > y { return (x, y) }; (y, x) }",
+    "fn f(x: f64[n]) -> f64 = sum(x[i] * x[j] for i in 0..n, j in 0..i if i != j)",
+    "fn f(x: f64[n]) -> f64 = max(abs(x)) + min(x) + mean(x[i] for i in 0..n if x[i] > 0)",
+    "fn f(x: f64[n]) -> f64 { let y = [x, 2.0 * x]; sum(y[0] * y[1]) }",
+    "fn f(a: f64[n, m], i: i64) -> f64[m] = a[i] + a[i, :] + a[-1]",
+    "fn f(x: f64) -> f64 = { let y = x; { let y = y * y; y + 1.0 } }",
+    "fn f(x: f64[n]) -> f64[n] = if n > 2 { x } else { zeros(n) }",
+    "fn f(x: f64[n]) -> f64 { let g = |u: f64[k]| sum(u) / k; g(x) + g(x[1..]) }",
+    "fn f(x: f64[n]) -> f64 { let g = value_and_grad(|u| sum(u * u)); let (v, d) = g(x); v + sum(d) }",
+    "fn f(x: f64) -> f64 = jvp(|a, b| a * b, wrt = (a, b))(x, 2.0, 1.0, x)",
+    "fn f(x: f64) -> f64 = vjp(|a| (a, a * a))(x, 1.0, 2.0)",
+    "fn f(x: f64[n]) -> f64[n, n] = jacobian(|u| u * sum(u))(x)",
+    "fn f(x: f64) -> f64[2] = jacobian(|u| [u, u * u])(x)",
+    "fn f(x: f64) -> f64 = hessian(|u| u**3)(x)",
+    "fn f(x: f64[n], v: f64[n]) -> f64[n] = hvp(|u| sum(u**3))(x, v)",
+    "fn f(x: f64) -> f64 = grad(|u| u * grad(|w| w * u)(u))(x)",
+    """\
+fn f(x: f64) -> f64 = grad(f2, wrt = s)(x, 1.0)
+fn f2(a: f64, s: f64) -> f64 = a * s
+""",
+    """\
+fn loss(w: f64[n], k: i64) -> (f64, i64) = (sum(w * w) * k, k)
+fn f(w: f64[n]) -> f64 { let ((v, k), g) = value_and_grad(loss)(w, 3); v + k + sum(g) }
+""",
+    "fn f(x: real[n]) -> real { let c: real = 2; var s: real = 0; for v in x { s += c * v }; s }",
+    "fn f(x: f64) -> f64 = f64(f32(x)) + f64(i64(x)) + f64(x > 0.0)",
+    "fn f(x: f64[n]) -> i64[n] = i64(x)",
+    "fn f(x: f64[n]) -> f64 { let (lo, hi) = (min(x), max(x)); (hi - lo) / 2 }",
+    """\
+fn even(n: i64) -> bool = if n == 0 { true } else { odd(n - 1) }
+fn odd(n: i64) -> bool = if n == 0 { false } else { even(n - 1) }
+""",
+    "fn f(x: f64[n], y: f64[m]) -> f64[n, m] = reshape(x, n, 1) * y",
+    "fn f(x: f64[n], y: f64[m]) -> f64[n, m] = outer(x, y) + [x[i] * y[j] for i in 0..n, j in 0..m]",
+    """\
+export a = |x: f64[n], k: i64| [x[0] * i for i in 0..k]
+export b = |x: f64[n]| concat(x, x)
+export c = |x: f64[n, m]| x[:, 0]
+""",
+    "fn f(x: f64[n]) -> f64 { let half = len(x) // 2; sum(x[..half] * x[half..2*half]) }",
+    "fn f(x: f64[n], p: f64) -> f64 = sum(abs(x)**p)**(1/p)",
+    "fn f(x: f64) -> f64 { var s = 0.0; for i in 10..0 step -2 { s += x**i / i }; s }",
+    "fn f(x: f64[n]) -> f64 { var acc = zeros(3); for i in 0..n { acc[i % 3] += x[i] }; acc[0] * acc[1] * acc[2] }",
+    "fn f(x: f64[n], t: f64[n]) -> f64 { let e = x - t; e @ e }",
+    "fn f(c: bool, x: f64) -> f64 { var y = x; if c { y = 2 * y } else if x > 1 { y = y - 1 }; y }",
+    "fn f(x: f64) -> f64 { let y = if x > 0 { 1 } else { 2.5 }; y * x }",
+    "fn f(x: f64[n]) -> f64[n] = where(x > 0, x, 0) + where(x > 0, 1, x)",
+    "fn f(x: f64[n], m: bool[n]) -> f64 = sum(where(m, x, 0.0)) / sum(m)",
+    """\
+fn root(f: fn(f64) -> f64, df: fn(f64) -> f64, x: f64) -> f64 = x - f(x) / df(x)
+fn g(x: f64) -> f64 { let h = |t| t * t - 2.0; root(h, grad(h), x) }
+""",
+    """\
+fn mapper(f: fn(f64) -> f64, x: f64[n]) -> f64[n] = [f(v) for v in x]
+fn g(x: f64[n]) -> f64[n] = mapper(tanh, mapper(|v| v * 2, x))
+""",
+    """\
+fn fold(f: fn(f64, f64) -> f64, x: f64[n]) -> f64 { var a = x[0]; for v in x[1..] { a = f(a, v) }; a }
+fn g(x: f64[n]) -> f64 = fold(maximum, x) + fold(|a, b| a * b, x) + fold(atan2, x)
+""",
+    "fn f(x: f64) -> f64 { let a = [[x, 1.0], [0.0, x]]; let b = [[1, 2], [3, 4]]; trace(a @ b) + det(a) }",
+    """\
+fn f(x: f64[n]) -> (f64[n], i64) { let k = argmax(x); (x / x[k], k) }
+export g = value_and_vjp(f)
+export h = jvp(f)
+""",
+    """\
+fn f(x: f64[2*n]) -> f64[n] = x[0..n] + x[n..]
+export f
+export fj = jacobian(f)
+""",
+    """\
+fn f(z: f64[n], w: f64[k, n]) -> f64[k] = tanh(w @ z)
+fn g(z: f64[n], w: f64[3, n], v: f64[m, 3]) -> f64[m] = f(f(z, w), v)
+""",
 ]
 
 
