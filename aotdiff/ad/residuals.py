@@ -268,6 +268,8 @@ class _Cut:
     def _connect(self, op: Op) -> None:
         node = self.ops[op]
         cost = self.legaliser.costs.again(op, self.pairing.forward)
+        if op.name == "dim" and self.pairing.op.name in ("for", "while"):
+            cost = INFINITE  # a kept array is cut out of a flat one by its sizes, not the other way round
         self.graph.edge(self.source, node, cost)
         for v in self._inputs(op):
             self.graph.edge(self._value(v)[1], node)

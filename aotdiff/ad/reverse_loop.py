@@ -25,8 +25,8 @@ def sweep_loop(sw: Sweep, op: Op) -> None:
     maps = [(kind, k, sw.take(op.results[r]), op.results[r], inner) for kind, k, r, inner in map_slots(op)]
     count = op.results[len(inits)] if op.name == "while" else op.operands[0]
 
-    region = Region([Value(I64, "r"), *(Value(c.type, _adjoint_name(body.args[1 + j]))
-                                        for j, c in zip(carried, adjoints, strict=True))])
+    args = [body.args[1 + j] for j in carried]
+    region = Region([Value(I64, "r"), *(Value(arg.type, _adjoint_name(arg)) for arg in args)])
     saved = sw.open("loop")
     sw.b = Builder(region, op.loc)
     k = sw.b.sub(sw.b.sub(count, sw.b.i64(1)), region.args[0])

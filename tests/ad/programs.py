@@ -9,6 +9,7 @@ from aotdiff.ir.builder import Builder, new_func
 from aotdiff.ir.graph import Func, Value
 from aotdiff.ir.types import F64, Array, dims_of
 
+REDUCTIONS = ("map", "sum", "map", "sum", "max", "min", "prod")
 UNARY = ("sin", "cos", "tanh", "sigmoid")
 
 
@@ -148,7 +149,7 @@ class Generator:
         array = self.pick(view.arrays)
         extents = (b.dims(array) + [b.i64(2)])[:rank]
         row = self.rng.random() < 0.3
-        kinds = [self.rng.choice(("map", "sum", "map", "sum", "max", "min", "prod")) for _ in range(self.rng.randrange(0, 3))]
+        kinds = [self.rng.choice(REDUCTIONS) for _ in range(self.rng.randrange(0, 3))]
         inner_array = self.pick(view.arrays)
         sizes = b.dims(inner_array)
 
@@ -168,14 +169,16 @@ class Generator:
         scale = self.scalar(b, view)
         source = self.pick(view.arrays)
         made = b.par(sizes, ["map"], lambda b, *i: [b.mul(scale, self.read(b, source, list(i)))])[0]
-        return b.update(made, self.scalar(b, view), *(self.index(b, view, n) for n in sizes)) if self.rng.random() < 0.5 else made
+        if self.rng.random() < 0.5:
+            made = b.update(made, self.scalar(b, view), *(self.index(b, view, n) for n in sizes))
+        return made
 
     def carried(self, b: Builder, view: View) -> list[Value]:
         values = [self.pick(view.scalars) for _ in range(self.rng.randrange(0, 3))]
         return values + [self.pick(view.arrays) for _ in range(self.rng.randrange(0, 3))]
 
-    def next_carried(self, b: Builder, view: View, args: list[Value], inits: list[Value]) -> list[Value]:
-        """The next carried values: scalars computed, arrays kept, updated or made."""
+    def next_carried(self, b: Builder, view: View, args: list[Value], may_grow: bool) -> list[Value]:
+        """The next carried values: scalars computed, arrays kept, updated or made, of other sizes if they may grow."""
         values = []
         for arg in args:
             if isinstance(arg.type, Array):
@@ -186,16 +189,19 @@ class Generator:
                     value = b.update(value, self.scalar(b, view), *(self.index(b, view, n) for n in b.dims(arg)))
                 elif kind < 0.7:
                     value = self.fresh_like(b, view, b.dims(arg))
+                elif kind < 0.8 and may_grow:
+                    n, *rest = b.dims(arg)
+                    value = self.fresh_like(b, view, [b.add(n, b.i64(1)), *rest])
                 values.append(value)
             else:
                 values.append(self.scalar(b, view))
         return values
 
-    def loop_body(self, b: Builder, view: View, depth: int, inits: list[Value], maps: list[str], args: tuple[Value, ...]) -> list[Value]:
+    def loop_body(self, b: Builder, view: View, depth: int, maps: list[str], args: tuple[Value, ...]) -> list[Value]:
         k, *carried = args
         arrays = [v for v in carried if isinstance(v.type, Array)]
         inner = self.inside(b, view, depth, [k], [v for v in carried if v not in arrays], arrays)
-        values = self.next_carried(b, inner, carried, inits)
+        values = self.next_carried(b, inner, carried, True)
         for kind in maps:
             values.append(self.scalar(b, inner) if kind == "map" else self.jagged(b, inner))
         return values
@@ -218,7 +224,7 @@ class Generator:
         inits = self.carried(b, view)
         maps = [self.rng.choice(("map", "map", "cat")) for _ in range(self.rng.randrange(0, 2))]
         count = self.small_count(b, view)
-        results = b.for_(count, inits, lambda b, *args: self.loop_body(b, view, depth, inits, maps, args), maps)
+        results = b.for_(count, inits, lambda b, *args: self.loop_body(b, view, depth, maps, args), maps)
         self.loop_results(b, view, results, maps)
 
     def while_(self, b: Builder, view: View, depth: int) -> None:
@@ -229,7 +235,7 @@ class Generator:
         def cond(b: Builder, k: Value, x: Value, *rest: Value) -> list[Value]:
             return [b.scalar("and", b.scalar("lt", k, limit), b.scalar("lt", x, b.const(0.9)))]
 
-        results = b.while_(inits, cond, lambda b, *args: self.loop_body(b, view, depth, inits, maps, args), maps)
+        results = b.while_(inits, cond, lambda b, *args: self.loop_body(b, view, depth, maps, args), maps)
         self.loop_results(b, view, results, maps)
 
     def branch(self, b: Builder, view: View, depth: int) -> None:
@@ -238,14 +244,15 @@ class Generator:
 
         def side(b: Builder) -> list[Value]:
             inner = self.inside(b, view, depth)
-            return [self.scalar(b, inner) for _ in range(scalars)] + self.next_carried(b, inner, arrays, arrays)
+            return [self.scalar(b, inner) for _ in range(scalars)] + self.next_carried(b, inner, arrays, False)
 
         results = b.if_(cond, side, side)
         view.scalars += results[:scalars]
         view.arrays += [b.shaped(r, b.dims(a)) for r, a in zip(results[scalars:], arrays, strict=True)]
 
     def withacc(self, b: Builder, view: View, depth: int) -> None:
-        inits = [self.pick(view.arrays if self.rng.random() < 0.7 else view.scalars) for _ in range(self.rng.randrange(1, 3))]
+        kinds = [view.arrays if self.rng.random() < 0.7 else view.scalars for _ in range(self.rng.randrange(1, 3))]
+        inits = [self.pick(kind) for kind in kinds]
         shapes = [b.dims(v) if isinstance(v.type, Array) else [] for v in inits]
         extra = self.rng.randrange(0, 2)
 

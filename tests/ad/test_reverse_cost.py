@@ -78,7 +78,11 @@ def scattered(b: Builder, a: Value, x: Value, k: Value) -> Value:
 
 def short_par(b: Builder, a: Value, x: Value, k: Value) -> Value:
     """Reads a few elements in a `par` before it updates."""
-    total = b.par([b.i64(2)], ["sum"], lambda b, i: [b.scalar("sin", b.read(a, b.scalar("mod", b.add(k, i), b.dim(a, 0))))])[0]
+
+    def term(b: Builder, i: Value) -> list[Value]:
+        return [b.scalar("sin", b.read(a, b.scalar("mod", b.add(k, i), b.dim(a, 0))))]
+
+    total = b.par([b.i64(2)], ["sum"], term)[0]
     return b.update(a, b.mul(total, x), k)
 
 
