@@ -13,7 +13,7 @@ from aotdiff.frontend.lower_integers import combine
 from aotdiff.frontend.lower_values import BuiltIn, Delayed, Form, Function, Item, rank
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Op, Value
-from aotdiff.ir.types import BOOL, I64, Array, Scalar
+from aotdiff.ir.types import BOOL, I64, Scalar
 
 # Literals and names ---------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ def array_literal(cx: Context, node: ast.ArrayLiteral) -> Item:
 def written(cx: Context, kind: Scalar, items: list[Value]) -> Value:
     """A vector of scalars, element by element."""
     shape = [cx.ints.const(len(items))]
-    array = cx.b.undef(Array(kind, (len(items),)))
+    array = blank(cx, kind, shape)
     for k, item in enumerate(items):
         array = cx.b.update(array, item, cx.ints.const(k))
     cx.shapes[array] = shape
