@@ -19,11 +19,17 @@ def _expand(module: Module, func: Func, done: set[str]) -> None:
     if func.name in done:
         return
     done.add(func.name)
+    _expand_once(module, func, done)
+    while any(op.name in ("vjp", "jvp") for op in func.body.walk()):
+        # Differentiating inlines, also here: copies of derivative operations can appear behind the walk.
+        _expand_once(module, func, done)
+
+
+def _expand_once(module: Module, func: Func, done: set[str]) -> None:
     for op in list(func.body.walk()):
-        if op.name == "call":
+        if op.name in ("call", "vjp", "jvp"):
             _expand(module, module.funcs[op.attrs["callee"]], done)
-        elif op.name in ("vjp", "jvp"):
-            _expand(module, module.funcs[op.attrs["callee"]], done)
+        if op.name in ("vjp", "jvp"):
             _replace(module, op)
             # What was generated transposes users' rules by `vjp` operations of its own.
             _expand(module, module.funcs[op.attrs["callee"]], done)
