@@ -17,6 +17,7 @@ import llvmlite.binding as llvm
 
 from aotdiff.codegen import target as targets
 from aotdiff.codegen.module import ModuleText
+from aotdiff.codegen.text import ascii_name
 from aotdiff.ir.graph import Module
 
 _LOCK = threading.RLock()
@@ -162,7 +163,7 @@ class Native:
 
     def address(self, name: str) -> int:
         """Address of the native entry of an exported function; KeyError if there is none."""
-        return self._find(f"aotdiff.{name}")
+        return self._find(ascii_name(f"aotdiff.{name}"))
 
     @property
     def release(self) -> int:
@@ -171,7 +172,8 @@ class Native:
 
     def _find(self, symbol: str) -> int:
         with _LOCK:
-            found = self._engine.get_function_address(symbol)
+            # get_function_address takes ASCII only
+            found = llvm.ffi.lib.LLVMPY_GetFunctionAddress(self._engine, symbol.encode())
         if not found:
             raise KeyError(symbol)
         return found

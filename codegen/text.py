@@ -20,11 +20,14 @@ def f32_literal(value: float) -> str:
         return float_literal(float("inf") if value > 0 else float("-inf"))
 
 
+def ascii_name(name: str) -> str:
+    """A name as linkers and loaders take it: other characters than letters, digits, `_ . $` by their number."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_.$") else f"$u{ord(c):04x}" for c in name)
+
+
 def symbol(name: str) -> str:
-    """A global name, quoted where LLVM asks for it."""
-    if name.isascii() and name.replace(".", "_").replace("$", "_").isidentifier():
-        return f"@{name}"
-    return '@"' + "".join(chr(b) if 32 < b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in name.encode()) + '"'
+    """A global name in LLVM text."""
+    return f"@{ascii_name(name)}"
 
 
 def c_string(text: str) -> tuple[str, int]:

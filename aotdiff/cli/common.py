@@ -33,10 +33,10 @@ def report(diagnostics: Sequence[Diagnostic], as_json: bool) -> None:
 
 def open_module(path: str, **options: Any) -> Module:
     """Compile a program, or load a built library."""
-    from aotdiff.runtime.module import compile, load
+    from aotdiff.runtime import module
 
     try:
-        return load(path) if path.endswith(".so") else compile(path, **options)
+        return module.load(path) if path.endswith(".so") else module.compile(path, **options)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
 

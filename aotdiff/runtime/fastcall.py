@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from aotdiff.codegen import context as layout
+from aotdiff.codegen.text import symbol
 from aotdiff.runtime import interrupt
 from aotdiff.runtime.interface import Group, Interface, Kind, Leaf, Size, leaves
 
@@ -241,7 +242,7 @@ class _Writer:
         target = self.load("ptr", "%self", _SLOW)
         result = self.new(f"call ptr {vectorcall}(ptr {target}, ptr %arguments, i64 %flags, ptr %keywords)")
         self.put(f"ret ptr {result}")
-        head = f'define ptr @"{self.name}"(ptr %self, ptr %arguments, i64 %flags, ptr %keywords) {{'
+        head = f"define ptr {symbol(self.name)}(ptr %self, ptr %arguments, i64 %flags, ptr %keywords) {{"
         return "\n".join([head, "start:", *self.lines, "}", ""])
 
     def array(self, object_: str, leaf: Leaf) -> None:
@@ -341,7 +342,7 @@ class _Writer:
         place = self.at(context, layout.INTERRUPT)
         if not self.loops:
             self.put(f"store ptr null, ptr {place}")
-            status = self.new(f'call i32 @"{self.entry}"({arguments})')
+            status = self.new(f"call i32 {symbol(self.entry)}({arguments})")
             return self.new(f"icmp ne i32 {status}, 0")
         here = self.api("PyThreadState_Get", "ptr")
         main = self.new(f"icmp eq ptr {here}, {self.entry_of('main')}")
@@ -350,7 +351,7 @@ class _Writer:
         polled = self.new(f"select i1 {main}, ptr {self.entry_of('flag')}, ptr null")
         self.put(f"store ptr {polled}, ptr {place}")
         saved = self.api("PyEval_SaveThread", "ptr")
-        status = self.new(f'call i32 @"{self.entry}"({arguments})')
+        status = self.new(f"call i32 {symbol(self.entry)}({arguments})")
         self.api("PyEval_RestoreThread", "void", f"ptr {saved}")
         self.lines.insert(0, "  %nobody = alloca i32")
         return self.new(f"icmp ne i32 {status}, 0")
