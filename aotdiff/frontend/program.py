@@ -7,6 +7,7 @@ Both report into `Program.diagnostics`, so that all errors come out together.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
