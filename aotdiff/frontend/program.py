@@ -101,9 +101,9 @@ class _Loader:
         self.sources: dict[str, str] = {}
 
     def read(self, shown: str) -> str:
+        """The text of a file; an error, and no text, where it is not UTF-8."""
         if shown in self.files:
             return self.files[shown]
-        """The text of a file; an error, and no text, where it is not UTF-8."""
         data = Path(shown).read_bytes()
         try:
             return data.decode("utf-8-sig")
