@@ -86,11 +86,15 @@ def _text_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """Object code with the native entry of `symbol`; `fast` tells whether it has a wrapper for fast calls."""
+    """Object code with the native entry of `symbol`; `fast` tells whether it has a wrapper for fast calls.
+
+    `reads` are the parameter leaves whose values it looks at; None where that is not known.
+    """
 
     data: bytes
     symbol: str
     fast: bool
+    reads: tuple[int, ...] | None = None
 
 
 class Compiler:
@@ -216,30 +220,32 @@ class Compiler:
             found = cache.get(key)
             if found is not None:
                 head, _, data = found.partition(b"\n")
-                symbol, fast = json.loads(head)
-                return ObjectCode(data, symbol, fast)
+                symbol, fast, reads = json.loads(head)
+                return ObjectCode(data, symbol, fast, tuple(reads))
             made = self._object(root, places, interface, real)
-            cache.put(key, json.dumps([made.symbol, made.fast]).encode() + b"\n" + made.data)
+            cache.put(key, json.dumps([made.symbol, made.fast, made.reads]).encode() + b"\n" + made.data)
             return made
 
     def _object(self, root: str, places: Places, interface: Interface, real: str) -> ObjectCode:
         from aotdiff.codegen import driver
+        from aotdiff.runtime.reads import values_read
 
-        text, symbol, fast = self.llvm_text(root, places, interface, real)
-        return ObjectCode(driver.object_from(text, self.codegen_options()), symbol, fast)
+        graph, name = self.optimized(root, places, real)
+        reads = values_read(graph, name)
+        text, fast = self.llvm_text(graph, name, interface)
+        return ObjectCode(driver.object_from(text, self.codegen_options()), name, fast, reads)
 
-    def llvm_text(self, root: str, places: Places, interface: Interface | None, real: str) -> tuple[str, str, bool]:
-        """LLVM text as emitted, the entry's name, and whether a wrapper for fast calls is in it."""
+    def llvm_text(self, graph: Graph, name: str, interface: Interface | None) -> tuple[str, bool]:
+        """LLVM text as emitted for an optimised graph, and whether a wrapper for fast calls is in it."""
         from aotdiff.codegen import driver
         from aotdiff.runtime import fastcall
 
-        graph, name = self.optimized(root, places, real)
         text = driver.emit_llvm(graph, [name], self.codegen_options())
         wrapper = None
         if interface is not None and fastcall.supported():
             loops = any(op.name in ("par", "for", "while", "call") for f in graph.funcs.values() for op in f.body.walk())
             wrapper = fastcall.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
-        return text + (wrapper or ""), name, wrapper is not None
+        return text + (wrapper or ""), wrapper is not None
 
     def code_text(self, root: str, places: Places, real: str, stage: str) -> str:
         """The text of a stage after the graph: llvm or asm."""

@@ -81,12 +81,13 @@ class Native:
     value per result.
     """
 
-    __slots__ = ("_call", "_results", "address", "fast", "loaded")
+    __slots__ = ("_call", "_results", "address", "fast", "loaded", "reads")
 
     def __init__(self, code: ObjectCode, interface: Interface) -> None:
         from aotdiff.codegen.driver import load
 
         self.loaded = load(code.data)
+        self.reads = code.reads
         self.address = self.loaded.address(code.symbol)
         self.fast = self.loaded.address(f"fast.{code.symbol}") if code.fast else 0
         types = [t for p in interface.parameters for leaf in leaves(p.kind) for t in _parameter_types(leaf)]
