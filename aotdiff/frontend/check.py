@@ -389,6 +389,10 @@ class Checker:
                 text = f"`{entry.name}` cannot be exported: its parameter `{name}` is a function"
                 self.error(entry.span, text, ["export a lambda that passes the function"])
                 return
+        if entry.function is not None and self.signature(entry.function).promised:
+            entry.type = f  # a written result is made of what the parameters bind
+            self.program.exports.append(entry)
+            return
         taken = [size for parameter in f.parameters for size in all_sizes(parameter)]
         if not all(_follows(size, f) for size in taken):
             text = f"`{entry.name}` cannot be exported: a size of its parameters does not follow from the others: {f!r}"

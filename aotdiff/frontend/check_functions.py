@@ -331,8 +331,14 @@ def apply_closure(body: Body, closure: Closure, arguments: list[Argument], node:
         settle(body, closure, [argument.type for argument in arguments])
     elif _other_sizes(closure, arguments):
         settle(body, closure, [_any_sizes(argument.type) for argument in arguments])
-    f = closure.function
-    return apply_function(body, f, arguments, node, name) if f is not None else ERROR
+    if closure.function is None:
+        return ERROR
+    before = len(body.messages)
+    result = apply_function(body, closure.function, arguments, node, name)
+    if len(body.messages) > before and any(parameter.annotation is None for parameter in lambda_node.parameters):
+        hint = "a lambda without written types has those of its first use; write another one for these"
+        body.messages[before].notes.append(hint)
+    return result
 
 
 APPLIERS[Closure] = apply_closure

@@ -1627,7 +1627,9 @@ fn g(x: f64) -> f64 { let y = x }
         [
             "1:55: argument 1 (`v`) of `g` must be f64[n], found f64",
         ],
-        [],
+        [
+            "a lambda without written types has those of its first use; write another one for these",
+        ],
     ),
     (
         "fn f(x: f64[n]) -> f64 { let g = |v, w| sum(v); g(x) }",
@@ -1688,6 +1690,232 @@ fn h(x: f64) -> f64 = g2(|x, z| x * z, x) + g2(atan2, x)
         ],
         [
             "write a function whose result type says its sizes",
+        ],
+    ),
+    (
+        "fn f(x: f64[n]) -> f64[k] { let k = 2; x[0..k] }",
+        [
+            "1:24: no parameter gives the size `k`",
+        ],
+        [
+            "a size name is bound by a dimension of a parameter's array type",
+        ],
+    ),
+    (
+        """\
+let k = f(1.0)
+fn f(x: f64) -> f64[k] = zeros(k)
+""",
+        [
+            "2:4: a size in the signature of `f` is defined by `f` itself",
+        ],
+        [],
+    ),
+    (
+        "fn f(x: f64[n]) -> f64 { let g = |v| v; let h = |f, x| f(x); h(g, x[0]) + g(x)[0] }",
+        [
+            "1:77: argument 1 (`v`) of `g` must be f64, found f64[n]",
+        ],
+        [
+            "a lambda without written types has those of its first use; write another one for these",
+        ],
+    ),
+    (
+        "fn f(x: f64[n], i: i64) -> f64 = x[i, ..]",
+        [
+            "1:34: 2 indices for f64[n], which has 1 dimension",
+        ],
+        [],
+    ),
+    (
+        "fn f(x: f64[n]) -> f64 = x[0..2, 1]",
+        [
+            "1:26: 2 indices for f64[n], which has 1 dimension",
+        ],
+        [],
+    ),
+    (
+        "fn f(x: f64[3]) -> f64[4] = [x[i] for i in 0..3]",
+        [
+            "1:29: the result of `f` must be f64[4], found f64[3]",
+        ],
+        [
+            "found  f64[3]",
+            "wanted f64[4]",
+            "dimension 0 differs: 3 and 4",
+        ],
+    ),
+    (
+        "fn f(x: f64) -> f64 { let y: f64[2] = [1.0, 2.0, 3.0]; y[0] }",
+        [
+            "1:39: `y` must be f64[2], found f64[3]",
+        ],
+        [
+            "found  f64[3]",
+            "wanted f64[2]",
+            "dimension 0 differs: 3 and 2",
+        ],
+    ),
+    (
+        "fn f(x: f64[2, 2]) -> f64 { var a = x; a[0] = [1.0, 2.0, 3.0]; a[0, 0] }",
+        [
+            "1:47: the value of `a[0]` must fit into f64[2], found f64[3]",
+        ],
+        [
+            "found  f64[3]",
+            "wanted f64[2]",
+            "dimension 0 differs: 3 and 2",
+        ],
+    ),
+    (
+        "fn f(x: f64[n]) -> f64 { var a = x; a += [[1.0]]; a[0] }",
+        [
+            "1:42: the value of `a` must fit into f64[n], found f64[1, 1]",
+        ],
+        [],
+    ),
+    (
+        "fn f(g: fn(f64) -> f64, x: f64) -> f64 { var h = g(x); h = g; h }",
+        [
+            "1:60: a variable cannot hold a function: functions are compile-time values",
+        ],
+        [],
+    ),
+    (
+        "fn f(g: fn(f64) -> (f64, f64), x: f64) -> f64 = grad(g)(x)",
+        [
+            "1:49: `grad` wants a function with one number as its result; `g` gives the tuple (f64, f64)",
+        ],
+        [
+            "differentiate a number, such as the sum of the result, or use `vjp`, `jvp` or `jacobian`",
+        ],
+    ),
+    (
+        "fn f(x: f64) -> f64 = hessian(|t| [t, t])(x)",
+        [
+            "1:23: `hessian` wants a function with one number as its result; `|t| [t, t]` gives f64[2]",
+        ],
+        [
+            "differentiate a number, such as the sum of the result, or use `vjp`, `jvp` or `jacobian`",
+        ],
+    ),
+    (
+        "fn f(x: f64) -> f64 = jvp(sin)(x)",
+        [
+            "1:23: `jvp(sin)` takes 2 arguments, found 1",
+        ],
+        [
+            "it takes (x: f64, d_x: f64)",
+            "missing: `d_x`",
+        ],
+    ),
+    (
+        "fn f(x: f64) -> f64 = grad(sin)(x, x)",
+        [
+            "1:23: `grad(sin)` takes 1 argument, found 2",
+        ],
+        [
+            "it takes (x: f64)",
+        ],
+    ),
+    (
+        "fn f(x: f64) -> f64 = grad(|t: f64| t, wrt = u)(x)",
+        [
+            "1:46: `|t: f64| t` has no parameter `u`",
+        ],
+        [
+            "its parameters are `t`",
+        ],
+    ),
+    (
+        """\
+fn f(p: (f64, i64)) -> f64 = p.0
+fn g(x: f64) -> f64 = f((x, x)) + f(x)
+""",
+        [
+            "2:25: argument 1 (`p`) of `f` must be the tuple (f64, i64), found the tuple (f64, f64)",
+            "2:37: argument 1 (`p`) of `f` must be the tuple (f64, i64), found f64",
+        ],
+        [],
+    ),
+    (
+        'fn f(x: f64) -> f64 { for i in 0..3 { return "a" } }',
+        [
+            '1:46: a text is no value; it stands in `import "file.grad"` and `assert condition, "text"`',
+        ],
+        [],
+    ),
+    (
+        """\
+fn a(x: f64) -> f64 = b(x)
+fn b(x: f64) -> f64 = c(x, x)
+fn c(x: f64) -> f64 = d
+""",
+        [
+            "2:23: `c` takes 1 argument, found 2",
+            '3:23: unknown name "d"',
+        ],
+        [
+            "it takes (x: f64)",
+        ],
+    ),
+    (
+        """\
+import "missing.grad"
+import "missing.grad"
+fn f(x: f64) -> f64 = x
+""",
+        [
+            '1:8: cannot import "missing.grad": there is no such file',
+            '2:8: cannot import "missing.grad": there is no such file',
+        ],
+        [
+            "looked for missing.grad (paths are relative to the importing file)",
+            "looked for missing.grad (paths are relative to the importing file)",
+        ],
+    ),
+    (
+        'fn f(x: f64) -> f64 { assert x > 0.0, "x"; }',
+        [
+            "1:4: `f` must give f64, but it ends without a value",
+        ],
+        [],
+    ),
+    (
+        "fn f(x: f64) -> f64 { }",
+        [
+            "1:4: `f` must give f64, but it ends without a value",
+        ],
+        [],
+    ),
+    (
+        "fn f(x: f64[n]) -> f64[n] { [s for s in x, t in 0..s] }",
+        [
+            "1:29: the result of `f` must be f64[n], found f64[n, ?]",
+            "1:52: a bound of a range must be i64, found f64",
+            "1:52: a range of a comprehension cannot use its index `s`",
+        ],
+        [
+            "write `i64(s)` to cut off the fraction",
+            "an array has the same size in each row; only reductions may use earlier indices",
+        ],
+    ),
+    (
+        "fn f(x: f64[n]) -> i64 = argmin(v for v in x)",
+        [
+            "1:39: `argmin` gives the index of one range, such as `argmin(f(i) for i in 0..n)`",
+        ],
+        [],
+    ),
+    (
+        "fn f(x: f64[n], y: f64[n]) -> f64 = dot(x[1..], y)",
+        [
+            "1:37: the shapes of `dot` do not fit: f64[n-1] and f64[n]",
+        ],
+        [
+            "argument 1: f64[n-1]",
+            "argument 2: f64[n]",
+            "the sizes differ: n-1 and n",
         ],
     ),
 ]
