@@ -216,7 +216,7 @@ class Compiler:
     def object_code(self, root: str, places: Places, interface: Interface, real: str) -> ObjectCode:
         """Object code of one entry, from the cache if it is there."""
         with self._lock:
-            key = self._object_key(root, places, real)
+            key = self._object_key(root, places, interface, real)
             found = cache.get(key)
             if found is not None:
                 head, _, data = found.partition(b"\n")
@@ -262,10 +262,11 @@ class Compiler:
 
         return CodeOptions(opt=self.options.opt, fast_math=self.options.fast_math)
 
-    def _object_key(self, root: str, places: Places, real: str) -> str:
+    def _object_key(self, root: str, places: Places, interface: Interface, real: str) -> str:
+        """The interface counts too: the wrapper makes `(g,)` or `g` of the same native result."""
         texts = [part for item in sorted(self.imports().items()) for part in item]
         program = cache.key(cache.compiler_version(), self.source.path, self.source.text, *texts)
-        return cache.key("object", program, self.options.text(), cache.machine(), root, repr(places), real)
+        return cache.key("object", program, self.options.text(), cache.machine(), root, repr(places), str(interface), real)
 
 
 def subset(graph: Graph, roots: list[str]) -> Graph:
