@@ -185,7 +185,9 @@ def _column(panel: Panel, left: float) -> str:
     for source, target in edges:
         y1, y2 = top + (source + 0.5) * _ROW, top + (target + 0.5) * _ROW
         bend = min(_GUTTER - 8.0, 8 + 3 * (target - source) ** 0.7)
-        out.append(f'<path class="edge" d="M{x:.0f} {y1:.0f} C{x - bend:.0f} {y1:.0f} {x - bend:.0f} {y2:.0f} {x:.0f} {y2:.0f}"/>')
+        out.append(
+            f'<path class="edge" d="M{x:.0f} {y1:.0f} C{x - bend:.0f} {y1:.0f} {x - bend:.0f} {y2:.0f} {x:.0f} {y2:.0f}"/>'
+        )
     for k, line in enumerate(panel.lines):
         if line.text:
             out.append(_row(line, x, top + k * _ROW, width))

@@ -243,7 +243,9 @@ class Compiler:
         text = driver.emit_llvm(graph, [name], self.codegen_options())
         wrapper = None
         if interface is not None and fastcall.supported():
-            loops = any(op.name in ("par", "for", "while", "call") for f in graph.funcs.values() for op in f.body.walk())
+            loops = any(
+                op.name in ("par", "for", "while", "call") for f in graph.funcs.values() for op in f.body.walk()
+            )
             wrapper = fastcall.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
         return text + (wrapper or ""), wrapper is not None
 
@@ -266,7 +268,9 @@ class Compiler:
         """The interface counts too: the wrapper makes `(g,)` or `g` of the same native result."""
         texts = [part for item in sorted(self.imports().items()) for part in item]
         program = cache.key(cache.compiler_version(), self.source.path, self.source.text, *texts)
-        return cache.key("object", program, self.options.text(), cache.machine(), root, repr(places), str(interface), real)
+        return cache.key(
+            "object", program, self.options.text(), cache.machine(), root, repr(places), str(interface), real
+        )
 
 
 def subset(graph: Graph, roots: list[str]) -> Graph:

@@ -420,7 +420,7 @@ class _Writer:
             raise _NotPlain
         a, b = self.size(left), self.size(right)
         if op in "+-*":
-            return self.new(f"{ {'+': 'add', '-': 'sub', '*': 'mul'}[op]} i64 {a}, {b}")
+            return self.new(f"{ {'+': 'add', '-': 'sub', '*': 'mul'}[op] } i64 {a}, {b}")
         if int(b) <= 0:
             raise _NotPlain
         rest = self.new(f"srem i64 {a}, {b}")

@@ -65,7 +65,10 @@ def test_check_reports_every_error(cli):
 def test_check_json(cli):
     result = cli("check", "--json", "wrong.grad")
     found = json.loads(result.err)
-    assert [(d["path"], d["line"], d["severity"]) for d in found] == [("wrong.grad", 1, "error"), ("wrong.grad", 3, "error")]
+    assert [(d["path"], d["line"], d["severity"]) for d in found] == [
+        ("wrong.grad", 1, "error"),
+        ("wrong.grad", 3, "error"),
+    ]
     assert json.loads(cli("check", "--json", "ok.grad").err) == []
 
 
@@ -201,6 +204,8 @@ def test_module_runs():
 
 
 def test_import_is_cheap():
-    code = "import sys, aotdiff; print(len([m for m in sys.modules if m.split('.')[0] in ('numpy', 'lark', 'llvmlite')]))"
+    code = (
+        "import sys, aotdiff; print(len([m for m in sys.modules if m.split('.')[0] in ('numpy', 'lark', 'llvmlite')]))"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "0"
