@@ -133,8 +133,8 @@ class Panel:
 
     @property
     def width(self) -> float:
-        longest = max((len(l.text) + len(l.type) + 2 for l in self.lines), default=10)
-        deepest = max((l.depth for l in self.lines), default=0)
+        longest = max((len(line.text) + len(line.type) + 2 for line in self.lines), default=10)
+        deepest = max((line.depth for line in self.lines), default=0)
         return max(longest, len(self.title)) * _CHAR + deepest * _INDENT + (0 if self.numbered else _GUTTER)
 
 
@@ -144,7 +144,7 @@ class _Source:
     def __init__(self, path: str, lines: Sequence[str], panels: Sequence[Panel]) -> None:
         self.path = path
         self.lines = lines
-        self.used = {l.line for panel in panels for l in panel.lines if l.line}
+        self.used = {line.line for panel in panels for line in panel.lines if line.line}
 
     def panel(self) -> Panel:
         made = Panel(self.path, numbered=True)
@@ -184,9 +184,9 @@ def _column(panel: Panel, left: float) -> str:
     edges = sorted(panel.edges, key=lambda e: e[1] - e[0])[:_MOST_EDGES]
     for source, target in edges:
         y1, y2 = top + (source + 0.5) * _ROW, top + (target + 0.5) * _ROW
-        bend = min(_GUTTER - 8.0, 8 + 3 * (target - source) ** 0.7)
+        bend = x - min(_GUTTER - 8.0, 8 + 3 * (target - source) ** 0.7)
         out.append(
-            f'<path class="edge" d="M{x:.0f} {y1:.0f} C{x - bend:.0f} {y1:.0f} {x - bend:.0f} {y2:.0f} {x:.0f} {y2:.0f}"/>'
+            f'<path class="edge" d="M{x:.0f} {y1:.0f} C{bend:.0f} {y1:.0f} {bend:.0f} {y2:.0f} {x:.0f} {y2:.0f}"/>'
         )
     for k, line in enumerate(panel.lines):
         if line.text:
@@ -198,6 +198,7 @@ def _row(line: _Line, x: float, y: float, width: float) -> str:
     at = x + line.depth * _INDENT
     colour = f"hsl({line.line * 47 % 360} 60% 93%)" if line.line else "none"
     mark = f' data-line="{line.line}"' if line.line else ""
-    box = f'<rect class="row" x="{at - 3:.0f}" y="{y}" width="{width - line.depth * _INDENT:.0f}" height="{_ROW - 2}" rx="3" fill="{colour}"/>'
+    size = f'width="{width - line.depth * _INDENT:.0f}" height="{_ROW - 2}"'
+    box = f'<rect class="row" x="{at - 3:.0f}" y="{y}" {size} rx="3" fill="{colour}"/>'
     kind = f'<tspan class="type">  {html.escape(line.type)}</tspan>' if line.type else ""
     return f'<g{mark}>{box}<text x="{at:.0f}" y="{y + 12}">{html.escape(line.text)}{kind}</text></g>'

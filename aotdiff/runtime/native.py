@@ -15,8 +15,8 @@ import numpy as np
 
 from aotdiff.codegen.context import Context
 from aotdiff.runtime import interrupt
-from aotdiff.runtime.errors import exception_for
 from aotdiff.runtime.compiler import ObjectCode
+from aotdiff.runtime.errors import exception_for
 from aotdiff.runtime.interface import Interface, Leaf, leaves
 
 _SCALARS: dict[str, Any] = {
