@@ -384,7 +384,7 @@ class _Merge:
         if not isinstance(a.type, Array):
             return None
         cx = self.cx
-        known = [cx.shape(v) if cx.ints.visible(v) else cx.shapes.get(v) for v in (a, b) if not _is_undef(v)]
+        known = [cx.shapes.get(v) for v in (a, b) if not _is_undef(v)]
         if not known or any(sizes is None for sizes in known):
             return None
         sizes, others = known[0], known[-1]
