@@ -97,10 +97,12 @@ def comprehension(cx: Context, node: ast.Comprehension) -> Item:
         return [cx.force(arrays.cast(cx, cx.expr(node.body), kind))]
 
     extents = [c.extent for c in clauses]
+    loc = cx.b.loc
     try:
         (result,) = cx.par(extents, ["map"], body, _names(clauses), [c.range for c in clauses])
     except Unhoistable:
         cx.env = dict(saved)
+        cx.b.loc = loc
         result = _measured(cx, node, clauses, body)
     cx.env = saved
     return result
@@ -174,11 +176,12 @@ class _Reduction:
     def written(self) -> Item:
         cx = self.cx
         outer = [_opened(cx, clause) for clause in self.groups[0]]
-        env = dict(cx.env)
+        env, loc = dict(cx.env), cx.b.loc
         try:
             values = self.of_scalars(outer)
         except _ArrayBody:
             cx.env = env
+            cx.b.loc = loc
             return self.of_arrays(outer)
         return self.finished(values[0], self.count(outer, values))
 
@@ -312,20 +315,76 @@ class _Reduction:
         return []
 
     def loop_over_arrays(self, outer: Sequence[_Clause]) -> Item:
-        """Products, maxima ... of arrays: all terms in one array, reduced along its first axes."""
+        """Products, maxima ... of arrays: a loop that keeps the total so far."""
         cx = self.cx
-        if self.is_uneven():
-            raise NotImplementedError(f"{self.name} of arrays with a filter or with dependent ranges")
-        kind = self.result
+        self.shape = self.measured_shape(outer)
+        start = cx.force(arrays.full(cx, identity(cx, self.name, self.result), self.shape))
+        total, count = self.loop(list(outer), 0, start, cx.ints.const(0))
+        return self.finished(total, count if self.counted else None)
 
-        def body(*indices: Value) -> list[Value]:
-            _bind(cx, outer, indices)
-            return [cx.force(arrays.cast(cx, cx.expr(self.node.body), kind))]
+    def measured_shape(self, outer: Sequence[_Clause]) -> list[Value]:
+        """The sizes of a term: of one that is written and thrown away."""
+        cx = self.cx
+        env = dict(cx.env)
+        with cx.region([I64] * len(outer), _names(outer)) as region:
+            self.measure(outer, region.args, 0)
+        cx.env = env
+        return [cx.hoisted(size) for size in self.shape]
 
-        extents = [c.extent for c in outer]
-        terms = cx.par(extents, ["map"], body, _names(outer), [c.range for c in outer])[0]
-        total = arrays.reduce(cx, terms, self.name, tuple(range(len(extents))))
-        return self.finished(total, self.count(outer, []))
+    def measure(self, clauses: Sequence[_Clause], indices: Sequence[Value], group: int) -> None:
+        cx = self.cx
+        for clause, index in zip(clauses, indices, strict=True):
+            cx.ints.bound(index, *clause.range)
+        _bind(cx, clauses, indices)
+        if group + 1 == len(self.groups):
+            self.shape = list(cx.shape(cx.expr(self.node.body)))
+            return
+        inner = [_opened(cx, clause) for clause in self.groups[group + 1]]
+        with cx.region([I64] * len(inner), _names(inner)) as region:
+            self.measure(inner, region.args, group + 1)
+            self.shape = [cx.try_hoisted(size) or size for size in self.shape]
+
+    def loop(self, clauses: list[_Clause], group: int, total: Value, count: Value) -> tuple[Value, Value]:
+        """The total and the number of terms after the clauses that are left."""
+        cx = self.cx
+        if not clauses:
+            if group + 1 == len(self.groups):
+                return self.one_more(total, count)
+            return self.loop([_opened(cx, c) for c in self.groups[group + 1]], group + 1, total, count)
+        first = clauses[0]
+        with cx.region([I64, total.type, I64], [*_names([first]), "total", "count"]) as region:
+            cx.shapes[region.args[1]] = self.shape
+            cx.ints.bound(region.args[0], *first.range)
+            _bind(cx, [first], region.args[:1])
+            yields = self.loop(clauses[1:], group, *region.args[1:])
+            builder = cx.b
+        builder.ret(yields)
+        results = cx.b.for_op(first.extent, [total, count], region).results
+        cx.shapes[results[0]] = self.shape
+        return results[0], results[1]
+
+    def one_more(self, total: Value, count: Value) -> tuple[Value, Value]:
+        cx = self.cx
+
+        def combined() -> Item:
+            item = arrays.cast(cx, cx.expr(self.node.body), self.result)
+            both = arrays.elementwise(cx, self.combine, [total, item], self.result, f"`{self.name}`")
+            return cx.conform(cx.force(both), total.type, self.shape), cx.ints.add(count, cx.ints.const(1))
+
+        if self.node.condition is None:
+            return combined()
+        return branch(cx, cx.value(self.node.condition), combined, lambda: (total, count))
+
+    def combine(self, total: Value, term: Value) -> Value:
+        """One element of the total with one more term; the first of equals stays, NaN stays."""
+        b = self.cx.b
+        if self.name in ("any", "all", "prod"):
+            return b.scalar({"any": "or", "all": "and", "prod": "mul"}[self.name], total, term)
+        wins = b.scalar("gt" if self.name == "max" else "lt", term, total)
+        if self.result.is_float:
+            nan = b.scalar("and", b.scalar("ne", term, term), b.scalar("eq", total, total))
+            wins = b.scalar("or", wins, nan)
+        return b.select(wins, term, total)
 
 
 class _ArrayBody(Exception):

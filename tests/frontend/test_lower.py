@@ -378,7 +378,7 @@ fn f(x: f64[n], a: f64[n, m]) -> f64 {
     for i in 0..n { for j in 0..i { t += a[i, 0] * 0.0 + x[i - j] } }
     t
 }"""
-    assert all("axis 1" in message for message in checks(source, "f"))
+    assert all("axis 1" in message for message in checks(source, "f") if message.startswith("index"))
     source = """
 fn f(x: f64[n], d: i64) -> f64 = sum(x[(i + d) % n] for i in 0..n) + sum(x[2*i + 1] for i in 0..n//2)
 fn g(x: f64[n]) -> f64[n] { var y = x; for i in 0..n step 2 { y[i] = 0.0 }; y[0..n] }
