@@ -13,11 +13,13 @@ from aotdiff.ir.graph import Func, Module
 from aotdiff.ir.verifier import VerificationError, verify
 from aotdiff.passes import (  # noqa: F401  (registers)
     acc_to_map,
+    bounds,
     canonicalize,
     cse,
     dce,
     drop_unused,
     fuse,
+    fuse_loops,
     hoist,
     inline,
     lift_accumulators,

@@ -95,7 +95,8 @@ class Generator:
             self.budget -= 1
             choices = [self.scalar, self.scalar, self.scalar, self.integer, self.reading, self.accumulate, self.check]
             if depth > 0 and self.budget > 0:
-                choices += [self.par, self.par, self.loop, self.while_loop, self.branch, self.withacc, self.update, self.view]
+                choices += [self.par, self.par, self.loop, self.while_loop, self.branch, self.withacc, self.update]
+                choices += [self.elementwise, self.elementwise, self.view]
             self.rng.choice(choices)(b, s, depth)
 
     def scalar(self, b: Builder, s: Scope, depth: int) -> None:
@@ -116,7 +117,8 @@ class Generator:
         if r < 0.6:
             s.ints.append(b.scalar(self.rng.choice(BINARY_I64), self.int(b, s), self.int(b, s)))
         elif r < 0.8:
-            s.ints.append(b.scalar(self.rng.choice(["mod", "floordiv"]), self.int(b, s), b.i64(self.rng.randrange(1, 4))))
+            divisor = b.i64(self.rng.randrange(1, 4))
+            s.ints.append(b.scalar(self.rng.choice(["mod", "floordiv"]), self.int(b, s), divisor))
         else:
             s.floats.append(b.cast(self.int(b, s), F64))
 
@@ -184,6 +186,28 @@ class Generator:
                 s.arrays.append((value, sizes))
             else:
                 (s.ints if value.type == I64 else s.floats).append(value)
+
+    def elementwise(self, b: Builder, s: Scope, depth: int) -> None:
+        """A flat `par` over the sizes of an array: arithmetic on elements, and reductions of them."""
+        if not s.arrays:
+            return
+        _, sizes = self.rng.choice(s.arrays)
+        same = [a for a, other in s.arrays if other == sizes]
+        kinds = [self.rng.choice(["map", "map", "sum", "max"]) for _ in range(self.rng.choice([1, 1, 2]))]
+
+        def body(b: Builder, *index: Value) -> list[Value]:
+            t = s.inner()
+            t.floats += [b.read(self.rng.choice(same[-3:]), *index) for _ in range(self.rng.choice([1, 2]))]
+            for _ in range(self.rng.randrange(0, 4)):
+                self.scalar(b, t, 0)
+            return [self.float(b, t) for _ in kinds]
+
+        results = b.par(sizes, kinds, body)
+        for kind, value in zip(kinds, results):
+            if kind == "map":
+                s.arrays.append((value, list(sizes)))
+            else:
+                s.floats.append(value)
 
     def loop(self, b: Builder, s: Scope, depth: int) -> None:
         count = self.rng.choice([*s.sizes, b.i64(self.rng.randrange(0, 4))])
@@ -298,6 +322,9 @@ class Generator:
     def scatter(self, b: Builder, s: Scope, depth: int) -> None:
         """A `par` over a handle's own sizes (and maybe one more) that adds at its indices, as adjoints do."""
         handle, sizes = self.rng.choice(s.handles)
+        if len(sizes) == 1 and self.rng.random() < 0.5:
+            self.stencil(b, s, handle, sizes[0])
+            return
         extents = list(sizes) if sizes and self.rng.random() < 0.6 else [*sizes, self.rng.choice(s.sizes)]
         order = list(range(len(extents)))
         self.rng.shuffle(order)
@@ -312,6 +339,34 @@ class Generator:
 
         b.par([extents[order.index(k)] for k in range(len(extents))], [], body)
 
+    def stencil(self, b: Builder, s: Scope, handle: Value, size: Value) -> None:
+        """Additions at shifted and reversed indices, some in a branch."""
+        shift, reverse, several = self.rng.randrange(0, 3), self.rng.random() < 0.3, self.rng.random() < 0.5
+        branch = self.rng.random() < 0.4
+        extent = b.scalar("maximum", b.sub(size, b.i64(shift)), b.i64(0))
+        last = b.sub(size, b.i64(1))
+
+        def body(b: Builder, i: Value) -> list[Value]:
+            t = s.inner()
+            t.indices.append((i, extent))
+            t.ints.append(i)
+            self.block(b, t, self.rng.randrange(0, 3), 0)
+            index = b.add(i, b.i64(shift))
+
+            def add(b: Builder) -> list[Value]:
+                b.accum(handle, self.float(b, t), b.sub(last, index) if reverse else index)
+                return []
+
+            if branch:
+                b.if_(self.bool(b, t), add, lambda b: [])
+            else:
+                add(b)
+            if several:
+                b.accum(handle, self.float(b, t), i)
+            return []
+
+        b.par([extent], [], body)
+
     # Programs ------------------------------------------------------------------------------------------------
 
     def program(self) -> Module:
@@ -322,7 +377,8 @@ class Generator:
             arrays = [array for array, _ in s.arrays if array.op is not None][-3:]
             return [*s.floats[-3:], *s.ints[-1:], *arrays]
 
-        types = [("x", Array(F64, (None,))), ("y", Array(F64, (None, None))), ("v", Array(F64, (3,))), ("a", F64), ("k", I64)]
+        types = [("x", Array(F64, (None,))), ("y", Array(F64, (None, None))), ("v", Array(F64, (3,)))]
+        types += [("a", F64), ("k", I64)]
         self.module.add(new_func("f", types, body))
         return self.module
 
