@@ -58,10 +58,10 @@ def contributions(b: Builder, op: Op, ct: Value, wanted: Sequence[bool] | None =
     return RULES[op.name](b, op, ct, [True] * len(op.operands) if wanted is None else wanted)
 
 
-def formulas(name: str) -> list[str]:
-    """The partials of an operation in words, one per operand that has any."""
+def formulas(name: str) -> dict[int, str]:
+    """The partials of an operation in words, by operand."""
     entries = PARTIALS.get(name, {})
-    return [" ".join((entries[i].__doc__ or "").split()) for i in sorted(entries)]
+    return {i: " ".join((entries[i].__doc__ or "").split()) for i in sorted(entries)}
 
 
 def _rule(name: str) -> Rule:
@@ -75,7 +75,7 @@ def _rule(name: str) -> Rule:
             for i, v in enumerate(op.operands)
         ]
 
-    apply.__doc__ = "; ".join(formulas(name)) or "zero"
+    apply.__doc__ = "; ".join(formulas(name).values()) or "zero"
     return apply
 
 

@@ -240,7 +240,7 @@ def _derivative_rows(name: str) -> list[tuple[str, str]]:
     if name in rules.NON_DIFFERENTIABLE:
         return [("derivative", "zero")]
     written = rules.formulas(name)
-    return [("derivative" if k == 0 else "", f"operand {k}: {text}") for k, text in enumerate(written)]
+    return [("derivative" if n == 0 else "", f"operand {k}: {text}") for n, (k, text) in enumerate(written.items())]
 
 
 def _places(name: str) -> list[tuple[str, str]]:

@@ -39,8 +39,13 @@ _SAFE = frozenset((
 def sink_arms(module: Module, funcs: list[Func]) -> None:
     checking = functions_that_check(module)
     for func in funcs:
-        if "derived" not in func.attrs and any(op.name in ("select", "if") for op in func.body.walk()):
+        if _written(func) and any(op.name in ("select", "if") for op in func.body.walk()):
             _Sinker(func, checking).region(func.body)
+
+
+def _written(func: Func) -> bool:
+    """Whether the code is the program's, not what differentiation made of it."""
+    return func.attrs.get("derived", ("form",))[0] in ("form", "result")
 
 
 def is_risky(op: Op) -> bool:
