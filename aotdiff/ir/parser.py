@@ -175,7 +175,7 @@ class _Parser:
         if self.kind() == "symbol":
             attrs["callee"] = self.symbol()
         operands = self.operands()
-        if self.peek() == "{" and self.peek(2) == "=":
+        if self.peek() == "{" and self.tokens[self.at + 1][0] == "word" and self.peek(2) == "=":
             attrs |= self.attributes()
         types = self.result_types() if self.accept(":") else []
         if len(types) != len(names):

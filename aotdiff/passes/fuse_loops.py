@@ -167,5 +167,5 @@ def _forward(region: Region, elements: dict[Value, Value], forwarded: dict[Value
 
 
 # Note: what may move down. Between the two loops there must be nothing that uses a result of the first, and nothing
-# that may overwrite an array that the first reads: its old version would have to be copied to live on. Loops with checks
-# are not joined: which error is reported first would change. Additions to accumulators may move freely.
+# that may overwrite an array that the first reads: its old version would have to be copied to live on. Loops with
+# checks are not joined: which error is reported first would change. Additions to accumulators may move freely.

@@ -38,9 +38,10 @@ CLEANUP = ("canonicalize", "cse", "dce")
 
 _SCALAR = ("drop-unused-functions", "strip", "inline-small", *CLEANUP, "drop-unused-functions")
 _LOOPS = (
-    *("hoist", "fuse", *CLEANUP),
+    *("bounds", *CLEANUP, "hoist", "fuse", *CLEANUP),
     *("lift-accumulators", "acc-to-map", *CLEANUP),
-    *("fuse", *CLEANUP, "hoist", *CLEANUP),
+    *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
+    *("hoist", *CLEANUP),
 )
 
 # After differentiation, by optimisation level.

@@ -128,24 +128,28 @@ class _Sinker:
 
     # One region ----------------------------------------------------------------------------------------------
 
-    def region(self, region: Region) -> None:
+    def region(self, region: Region, in_branch: bool = False) -> None:
+        self.settle(region)
+        if in_branch:
+            for op in list(region.ops):
+                if op.name == "read":
+                    self.forwarded(op, region)
         groups: dict[Value, list[Op]] = {}
         for op in region.ops:
             if op.name == "select" and is_differentiable(op.result.type):
                 groups.setdefault(op.operands[0], []).append(op)
-        self.settle(region)
         for group in groups.values():
             if not self.convert(region, group) and len(group) > 1:
                 for select in group:
                     self.convert(region, [select])
         self.settle(region)
-        for op in reversed(region.ops):
+        for op in reversed(list(region.ops)):
             if op.name == "if" and op not in self.instead:
                 self.fill(region, op)
         self.settle(region)
-        for op in region.ops:
+        for op in list(region.ops):  # what is followed into a `par` of this region goes from the list
             for inner in op.regions:
-                self.region(inner)
+                self.region(inner, in_branch or op.name == "if")
 
     def fill(self, region: Region, branch: Op) -> None:
         """Move into the sides of an `if` what was computed before it for one of them only."""
@@ -295,6 +299,8 @@ class _Sinker:
             return None
         par = source.op
         assert par is not None
+        if not is_risky(par):
+            return None
         env: Env = dict(zip(par.regions[0].args, read.operands[1:], strict=True))
         copy = copy_region(Region([], par.regions[0].ops), env)
         _drop_checks(copy)

@@ -49,7 +49,8 @@ def check(seed: int, names, exact: bool) -> None:
         before = print_module(copy)
         pipeline.run(copy, [name], verify_each=True)
         got = outcome(copy, args)
-        assert agree(expected, got, exact), f"{name}: {expected} became {got}\n{before}\n->\n{print_module(copy)}\n{args}"
+        texts = f"{before}\n->\n{print_module(copy)}\n{args}"
+        assert agree(expected, got, exact), f"{name}: {expected} became {got}\n{texts}"
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -361,3 +361,29 @@ def test_a_branch_needed_by_one_side_of_another():
     assert [op.name for op in outer.regions[0].ops[0].regions[0].ops] == ["sqrt", "log", "yield"]
     check(text, [0.0, False, True], [1.0])
     check(text, [0.0, True, False], [0.0])
+
+
+def test_an_element_read_inside_a_branch():
+    text = """func @f(%x: f64[?]) -> (f64) {
+      %n = dim %x {axis = 0} : i64
+      %r = par %n {kinds = ["map"]} : f64[?] (%i: i64) {
+        %0 = read %x, %i : f64
+        %1 = sqrt %0 : f64
+        yield %1
+      }
+      %s = par %n {kinds = ["sum"]} : f64 (%j: i64) {
+        %2 = read %x, %j : f64
+        %z = const 0.0 : f64
+        %c = gt %2, %z : bool
+        %3 = if %c : f64 {
+          %4 = read %r, %j : f64
+          yield %4
+        } else {
+          yield %z
+        }
+        yield %3
+      }
+      yield %s
+    }"""
+    assert body(text).count("par") == 1
+    check(text, [np.array([4.0, 0.0])], [[0.25, 0.0]])
