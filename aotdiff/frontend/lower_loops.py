@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aotdiff.frontend import ast, lower_arrays as arrays
 from aotdiff.frontend.lower_branches import Flag, LoopExits, assigned, branch, exits, has_left, lower_block, static_free
+from aotdiff.frontend.lower_checkpoint import segmented
 from aotdiff.frontend.lower_context import Context, is_function, lowers, rebuilt
 from aotdiff.frontend.lower_integers import combine
 from aotdiff.frontend.lower_values import NEVER, Item, flatten
@@ -87,14 +88,11 @@ def part(cx: Context, array: Item, k: Value) -> Item:
 def for_(cx: Context, node: ast.For) -> None:
     iterable = node.iterable
     steps = _range_steps(cx, iterable) if isinstance(iterable, ast.Range) else _element_steps(cx, iterable)
-    if node.segments is not None:
-        _check_segments(cx, node.segments)
+    segments = _segments(cx, node.segments) if node.segments is not None else None
     ways = exits(cx, node.body)
     loop = _Loop(cx, node, ways)
-    if ways - {"continue"}:
-        loop.stoppable(steps.count, lambda k: _bind_target(cx, node, steps, k))
-    else:
-        loop.counted(steps.count, lambda k: _bind_target(cx, node, steps, k), node.segments is not None)
+    write = loop.stoppable if ways - {"continue"} else loop.counted
+    write(steps.count, lambda k: _bind_target(cx, node, steps, k), segments)
 
 
 def _bind_target(cx: Context, node: ast.For, steps: _Steps, k: Value) -> None:
@@ -104,12 +102,13 @@ def _bind_target(cx: Context, node: ast.For, steps: _Steps, k: Value) -> None:
     cx.env[node.binding] = cx.kept(item)
 
 
-def _check_segments(cx: Context, node: ast.Expr) -> None:
+def _segments(cx: Context, node: ast.Expr) -> Value:
     segments = cx.value(node)
     if not arrays.positive(cx, segments):
         with cx.at(node.span):
             cond = cx.b.scalar("ge", segments, cx.ints.const(1))
             cx.check(cond, "ValueError", "segments must be at least 1, found {0}", segments)
+    return segments
 
 
 @lowers(ast.While)
@@ -143,7 +142,7 @@ class _Loop:
 
     # The kinds of loops ----------------------------------------------------------------------------------
 
-    def counted(self, count: Value, enter: Callable[[Value], None], checkpoint: bool) -> None:
+    def counted(self, count: Value, enter: Callable[[Value], None], segments: Value | None) -> None:
         """A loop that runs to its end."""
         cx = self.cx
 
@@ -152,12 +151,12 @@ class _Loop:
             return [region]
 
         (region,) = self.settled(write)
-        op = cx.b.for_op(count, self.inits(), region)
-        if checkpoint:
-            op.attrs["checkpoint"] = True
-        self.finish(op.results)
+        if segments is not None:
+            self.finish(segmented(cx, count, segments, self.inits(), [region], lambda carried: None))
+        else:
+            self.finish(cx.b.for_op(count, self.inits(), region).results)
 
-    def stoppable(self, count: Value, enter: Callable[[Value], None]) -> None:
+    def stoppable(self, count: Value, enter: Callable[[Value], None], segments: Value | None) -> None:
         """A counted loop that may be left early."""
         cx = self.cx
 
@@ -170,7 +169,20 @@ class _Loop:
             first = self.condition(condition)
             return [first, self.region(lambda k: (cx.ints.bound(k, {}, cx.ints.poly(count)), enter(k)))]
 
-        self.finish(cx.b.while_op(self.inits_after(write), self.regions).results)
+        inits = self.inits_after(write)
+        if segments is not None:
+            self.finish(segmented(cx, count, segments, inits, self.regions, self.left))
+        else:
+            self.finish(cx.b.while_op(inits, self.regions).results)
+
+    def left(self, carried: Sequence[Value]) -> Value | None:
+        """Whether carried values say that the loop has been left for good."""
+        before = dict(self.cx.env)
+        self.open(list(carried))
+        left = has_left_loop(self.cx, self.flags, self.ways)
+        self.cx.env = before
+        assert left is not True
+        return None if left is False else left
 
     def conditional(self, node: ast.Expr) -> None:
         """`while`"""

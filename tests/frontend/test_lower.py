@@ -423,3 +423,30 @@ fn f(x: f64, k: i64) -> f64 {
 }"""
     assert call(source, "f", 1.0, 2) == 16.0
     fails(source, "f", 1.0, 0, kind="ValueError", line=4)
+
+
+def test_checkpointed_loops_are_cut_into_segments():
+    source = """
+fn f(x: f64[n], steps: i64, k: i64) -> f64 {
+    var y = x
+    var s = 1.0
+    @checkpoint(segments = k) for t in 1..steps step 2 {
+        if t == 15 { break }
+        y = y * 0.5 + s * t
+        s = s + y[0]
+    }
+    sum(y) + s
+}
+fn g(x: f64[n], steps: i64, k: i64) -> f64 = grad(|u: f64[n]| f(u, steps, k))(x)[1]
+"""
+    assert any(f.attrs.get("inline") == "never" for f in lowered(source).funcs.values())
+    for steps in (0, 1, 2, 9, 30):
+        y, s = X.copy(), 1.0
+        for t in range(1, steps, 2):
+            if t == 15:
+                break
+            y = y * 0.5 + s * t
+            s = s + y[0]
+        for k in (1, 2, 3, 100):
+            close(call(source, "f", X, steps, k), y.sum() + s)
+    close(call(source, "g", X, 9, 3), 0.5**4)
