@@ -6,6 +6,7 @@ The package in the order things happen: `driver` (options, text, objects, JIT), 
 support (`context`, `memory`, `sort`, `runtime_math`), and `target` (what depends on the machine).
 """
 
+from aotdiff.codegen.cabi import CArgument, CFunction
 from aotdiff.codegen.context import KINDS, Context
 from aotdiff.codegen.driver import (
     CodegenError,
@@ -14,23 +15,36 @@ from aotdiff.codegen.driver import (
     assembly,
     emit_llvm,
     jit,
+    library_llvm,
     load,
     object_bytes,
     object_from,
     optimised,
 )
+from aotdiff.codegen.header import header
+from aotdiff.codegen.link import LinkError, find_compiler, shared_library
+from aotdiff.codegen.names import c_name, unique_names
 
 __all__ = [
     "KINDS",
+    "CArgument",
+    "CFunction",
     "CodegenError",
     "Context",
+    "LinkError",
     "Native",
     "Options",
     "assembly",
+    "c_name",
     "emit_llvm",
+    "find_compiler",
+    "header",
     "jit",
+    "library_llvm",
     "load",
     "object_bytes",
     "object_from",
     "optimised",
+    "shared_library",
+    "unique_names",
 ]

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
+from aotdiff.codegen import cabi
 from aotdiff.codegen import target as targets
+from aotdiff.codegen.cabi import CFunction
 from aotdiff.codegen.module import ModuleText
 from aotdiff.codegen.text import ascii_name
 from aotdiff.ir.graph import Module
@@ -60,11 +62,19 @@ def _features(options: Options) -> str:
     return llvm.get_host_cpu_features().flatten() if options.cpu == "native" and options.triple is None else ""
 
 
+_AVX2 = ("x86-64-v3", "haswell", "broadwell", "skylake", "alderlake", "raptorlake", "znver1", "znver2", "znver3")
+_AVX512 = (
+    "x86-64-v4", "skylake-avx512", "skx", "cascadelake", "icelake-client", "icelake-server", "sapphirerapids",
+    "emeraldrapids", "graniterapids", "znver4", "znver5",
+)  # fmt: skip
+
+
 def _feature_set(options: Options, triple: str) -> dict[str, bool]:
     """Features that decide which vector functions may be called."""
     if options.cpu == "native" and options.triple is None:
         return targets.host_features()
-    return {} if triple.startswith("x86_64") is False else {"sse4.2": options.cpu not in ("generic", "x86-64")}
+    wide = options.cpu in _AVX512
+    return {"sse2": True, "avx2": wide or options.cpu in _AVX2, "avx512f": wide, "neon": True}
 
 
 @functools.cache
@@ -95,12 +105,23 @@ def exported(module: Module, exports: Sequence[str] | None) -> list[str]:
     return [name for name, func in module.funcs.items() if func.attrs.get("export")]
 
 
-def emit_llvm(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> str:
-    """LLVM IR as emitted, before LLVM's own optimisation."""
+def emit_llvm(
+    module: Module, exports: Sequence[str] | None = None, options: Options | None = None, scratch: bool = False
+) -> str:
+    """LLVM IR as emitted, before LLVM's own optimisation; with `scratch`, the allocator is there for text to be added."""
     options = options or Options()
     triple = options.triple or llvm.get_process_triple()
     target = targets.CpuTarget(triple, _feature_set(options, triple), options.vector_math)
-    return ModuleText(module, target, options).write(exported(module, exports))
+    text = ModuleText(module, target, options)
+    if scratch:
+        text.need("aot.alloc")
+    return text.write(exported(module, exports))
+
+
+def library_llvm(module: Module, functions: Sequence[CFunction], options: Options | None = None) -> str:
+    """LLVM IR of a library: native entries, and C entries around them. Not for `load`, which has no thread storage."""
+    names = list(dict.fromkeys(f.native for f in functions))
+    return emit_llvm(module, names, options, scratch=True) + cabi.wrappers(functions)
 
 
 def optimised(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> llvm.ModuleRef:

@@ -34,7 +34,7 @@ class VectorClass:
     feature: str
 
 
-_X86 = (VectorClass("b", 128, "sse4.2"), VectorClass("d", 256, "avx2"), VectorClass("e", 512, "avx512f"))
+_X86 = (VectorClass("b", 128, "sse2"), VectorClass("d", 256, "avx2"), VectorClass("e", 512, "avx512f"))
 _ARM = (VectorClass("n", 128, "neon"),)
 
 
@@ -67,7 +67,7 @@ class CpuTarget:
         arch = triple.split("-")[0]
         classes = _X86 if arch in ("x86_64", "amd64") else _ARM if arch in ("aarch64", "arm64") else ()
         usable = vector_math and "linux" in triple and platform.system() == "Linux"
-        self.vectors = tuple(c for c in classes if usable and (features.get(c.feature) or c.letter == "n"))
+        self.vectors = tuple(c for c in classes if usable and features.get(c.feature, c.letter == "n"))
 
     def math(self, fe: FunctionEmitter, name: str, kind: str, args: Sequence[str]) -> str:
         """Call of a function of the mathematical library."""
