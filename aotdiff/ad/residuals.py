@@ -333,8 +333,9 @@ class _Rewriter:
             self._read_through(row, array, first)
 
     def _place(self, value: Value) -> int:
-        """Position of the last of what the value takes: its definition, and its sizes if it has more than one."""
-        sizes = self.legaliser.sizes.of(value) if len(dims_of(value.type)) > 1 else []
+        """Position of the last of what the value takes: its definition, and its sizes if a loop keeps it flat."""
+        flat = self.pairing.op.name != "if" and len(dims_of(value.type)) > 1
+        sizes = self.legaliser.sizes.of(value) if flat else []
         return max(self.order.get(v.owner, -1) for v in [value, *sizes])  # type: ignore[call-overload]
 
     def _again(self, op: Op, template: Op) -> None:

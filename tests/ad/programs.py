@@ -189,7 +189,7 @@ class Generator:
                     value = b.update(value, self.scalar(b, view), *(self.index(b, view, n) for n in b.dims(arg)))
                 elif kind < 0.7:
                     value = self.fresh_like(b, view, b.dims(arg))
-                elif kind < 0.8 and may_grow:
+                elif kind < 0.8 and may_grow and dims_of(arg.type)[0] is None:
                     n, *rest = b.dims(arg)
                     value = self.fresh_like(b, view, [b.add(n, b.i64(1)), *rest])
                 values.append(value)
