@@ -299,8 +299,6 @@ class _Sinker:
             return None
         par = source.op
         assert par is not None
-        if not is_risky(par):
-            return None
         env: Env = dict(zip(par.regions[0].args, read.operands[1:], strict=True))
         copy = copy_region(Region([], par.regions[0].ops), env)
         _drop_checks(copy)
