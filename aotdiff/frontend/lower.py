@@ -1,6 +1,7 @@
 """From the checked tree to the graph: `lower` is the entry; each construct has its own file beside this one.
 
-    lower_functions   specialisation, calls, lambdas          lower_forms        derivative forms
+    lower_module      specialisation, rules, constants        lower_functions    calls, lambdas
+    lower_forms       derivative forms                        lower_checkpoint   `@checkpoint`
     lower_expr        operators, indexing, array literals     lower_arrays       broadcasting, views, products
     lower_branches    blocks, `if`, ways out                  lower_loops        `for`, `while`
     lower_statements  declarations, assignments               lower_generators   comprehensions, reductions
@@ -15,8 +16,9 @@ from typing import Any
 
 from aotdiff.frontend import lower_expr, lower_generators, lower_loops, lower_statements, types  # noqa: F401
 from aotdiff.frontend.lower_context import is_function
-from aotdiff.frontend.lower_functions import Lowering, apply
-from aotdiff.frontend.lower_sizes import bind_sizes, converted, graph_type, shaped_like, type_leaves
+from aotdiff.frontend.lower_functions import apply
+from aotdiff.frontend.lower_module import Lowering, add_parameter
+from aotdiff.frontend.lower_sizes import bind_sizes, converted, shaped_like
 from aotdiff.frontend.lower_values import Form, Item, Lambda, Named
 from aotdiff.ir.graph import Func, Loc, Module, Region
 
@@ -66,9 +68,7 @@ def lower_export(lowering: Lowering, export: Any) -> None:
     func = lowering.module.add(Func(export.name, region, [], {"export": True}, loc))
     names = signature.names or tuple(f"x{k}" for k in range(len(signature.parameters)))
     for name, parameter in zip(names, signature.parameters, strict=True):
-        leaves = list(type_leaves(parameter))
-        for k, leaf in enumerate(leaves):
-            region.add_arg(graph_type(cx, leaf, lowering.real), name if len(leaves) == 1 else f"{name}_{k}")
+        add_parameter(cx, region, name, parameter, lowering.real)
     cx.params.update(region.args)
     rest = iter(list(region.args))
     items: list[Item] = [shaped_like(parameter, rest) for parameter in signature.parameters]

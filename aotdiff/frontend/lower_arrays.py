@@ -51,7 +51,9 @@ def common_kind(cx: Context, items: Sequence[Item]) -> Scalar:
 # Element by element ---------------------------------------------------------------------------------------
 
 
-def elementwise(cx: Context, write: Scalars, items: Sequence[Item], result: Scalar, what: str, effects: bool = False) -> Item:
+def elementwise(
+    cx: Context, write: Scalars, items: Sequence[Item], result: Scalar, what: str, effects: bool = False
+) -> Item:
     """`write` of the elements, broadcast; of scalars only, a scalar. With `effects` it is written out at once."""
     if all(rank(item) == 0 for item in items):
         return write(*items)

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aotdiff.frontend import ast, lower_arrays as arrays
+from aotdiff.frontend import ast
+from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.builtins import Builtin
 from aotdiff.frontend.check_builtins import BuiltinUse
 from aotdiff.frontend.lower_context import SCALARS, Context

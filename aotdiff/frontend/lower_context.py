@@ -14,7 +14,7 @@ from aotdiff.ir.graph import Loc, Op, Region, Value
 from aotdiff.ir.types import BOOL, F32, F64, I64, Array, Scalar, Type, array_type, dims_of, element_of
 
 if TYPE_CHECKING:
-    from aotdiff.frontend.lower_functions import Lowering
+    from aotdiff.frontend.lower_module import Lowering
 
 SCALARS = {"f64": F64, "f32": F32, "i64": I64, "bool": BOOL}
 
@@ -295,8 +295,10 @@ class Context:
 
     def conform(self, value: Value, wanted: Type, sizes: Sequence[Value]) -> Value:
         """An array whose sizes are known to be these, with the static sizes of a type."""
-        if isinstance(wanted, Array) and dims_of(value.type) != wanted.dims and any(d is not None for d in wanted.dims):
-            named = self.b.shaped(value, [self.ints.const(d) if d is not None else s for d, s in zip(wanted.dims, sizes)])
+        fixed = wanted.dims if isinstance(wanted, Array) else ()
+        if dims_of(value.type) != fixed and any(d is not None for d in fixed):
+            known = [s if d is None else self.ints.const(d) for d, s in zip(fixed, sizes, strict=True)]
+            named = self.b.shaped(value, known)
             self.shapes[named] = list(sizes)
             return named
         return value

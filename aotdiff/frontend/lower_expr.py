@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from aotdiff.frontend import ast, lower_arrays as arrays
+from aotdiff.frontend import ast
+from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.lower_branches import branch, lower_block
 from aotdiff.frontend.lower_context import Context, is_function, lowers
 from aotdiff.frontend.lower_functions import call_node, lambda_value, named, parameter_names

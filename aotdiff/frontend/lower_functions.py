@@ -8,27 +8,22 @@ they are applied; a derivative form needs a function of its own, so what it is a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from aotdiff.frontend import ast, types
-from aotdiff.frontend.diagnostics import Diagnostics
-from aotdiff.frontend.lower_branches import Flag, FunctionExit, children, exits, static_free
+from aotdiff.frontend.lower_branches import children
 from aotdiff.frontend.lower_context import Context, is_function
 from aotdiff.frontend.lower_sizes import (
     Symbols,
     bind_sizes,
-    converted,
     graph_type,
     item_leaves,
     operands,
     resized,
     result_shapes,
-    shaped_like,
-    type_leaves,
 )
 from aotdiff.frontend.lower_values import (
-    NEVER,
     BuiltIn,
     Delayed,
     Form,
@@ -37,15 +32,11 @@ from aotdiff.frontend.lower_values import (
     Lambda,
     Named,
     captured,
-    depth,
     key,
     rebuilt,
 )
-from aotdiff.ir.graph import Func, Loc, Module, Op, Region, Value
-from aotdiff.ir.types import Array, Type, is_differentiable
-
-_DEEPEST = 24  # functions inside functions, before a recursion counts as endless
-
+from aotdiff.ir.graph import Func, Op, Region, Value
+from aotdiff.ir.types import Array
 
 # Function values ----------------------------------------------------------------------------------------------
 
@@ -288,7 +279,7 @@ def apply_pattern(cx: Context, values: Sequence[Value], classes: Sequence[int]) 
 
 
 @dataclass(slots=True)
-class _Inlined:
+class Inlined:
     """A lifted lambda or built-in: its function, the struct of its result, and the sizes of its results inside."""
 
     func: Func
@@ -329,7 +320,7 @@ def _kind_text(cx: Context, type_: Any) -> str:
 def _inlined(
     cx: Context, f: Lambda | BuiltIn, items: list[Item], values: list[Value], extra: list[Value],
     classes: Sequence[int], type_: Any,
-) -> _Inlined:  # fmt: skip
+) -> Inlined:  # fmt: skip
     region = Region()
     params = [region.add_arg(v.type, v.name) for v in [*values, *extra]]
     stem = f.entry.name if isinstance(f, BuiltIn) else "lambda"
@@ -346,7 +337,7 @@ def _inlined(
     inner.b.ret(results)
     func.result_types = [v.type for v in results]
     shapes = [inner.shapes.get(v) if isinstance(v.type, Array) else [] for v in results]
-    return _Inlined(func, _item_struct(item, iter(range(10**6))), shapes, inner, params)
+    return Inlined(func, _item_struct(item, iter(range(10**6))), shapes, inner, params)
 
 
 def _rebuilt_item(item: Item, values: Iterator[Value]) -> Item:
@@ -393,240 +384,3 @@ def _rewritten(cx: Context, op: Op, parts: list[Value]) -> Value | None:
 
 def _nonzero(value: Value) -> bool:
     return value.op is not None and value.op.name == "const" and value.op.attrs["value"] != 0
-
-
-# The module being written ---------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Lowering:
-    """Everything shared between the functions of one module."""
-
-    program: Any
-    real: str
-    module: Module = field(default_factory=Module)
-    exported: dict[ast.Function, str] = field(default_factory=dict)
-    reserved: set[str] = field(default_factory=set)
-    instances: dict[tuple, Func] = field(default_factory=dict)
-    inlined: dict[tuple, _Inlined] = field(default_factory=dict)
-    exits: dict[ast.Node, frozenset[str]] = field(default_factory=dict)
-    assigned: dict[ast.Node, dict[Any, None]] = field(default_factory=dict)
-    mentioned: dict[ast.Node, dict[Any, None]] = field(default_factory=dict)
-
-    def context(self, program: Any, real: str, region: Region, loc: Loc | None) -> Context:
-        return Context(self, program, real, region, loc)
-
-    def fresh(self, stem: str) -> str:
-        """A name that no function has and no export will get."""
-        name, k = stem, 1
-        while name in self.module.funcs or name in self.reserved:
-            k += 1
-            name = f"{stem}_{k}"
-        return name
-
-    def signature(self, f: Named) -> types.Function:
-        return f.program.signatures[f.node.name]
-
-    # Instances -------------------------------------------------------------------------------------------
-
-    def instantiate(
-        self, f: Named, functions: Sequence[Function], extra: Sequence[Value], classes: tuple[int, ...]
-    ) -> Func:
-        """The graph's function for one specialisation, written when first needed."""
-        extra_types = tuple(v.type for v in extra)
-        identity = (id(f.node), f.real, tuple(map(key, functions)), extra_types, classes)
-        func = self.instances.get(identity)
-        if func is None:
-            if any(depth(g) > _DEEPEST for g in functions):
-                self.endless(f)
-            func = self.declare(f, extra)
-            self.instances[identity] = func
-            self.define(f, func, functions, len(extra), classes)
-            self.rules(f, func)
-        return func
-
-    def endless(self, f: Named) -> None:
-        diagnostics = Diagnostics()
-        for path, text in f.program.sources.items():
-            diagnostics.add_source(path, text)
-        name = f.node.name
-        diagnostics.error(f.node.name_span, f"the recursion of `{name}` specialises it without end: each call passes a new function")
-        diagnostics.raise_if_errors()
-
-    def declare(self, f: Named, extra: Sequence[Value]) -> Func:
-        """The function with its parameters and result types; its body comes later, as it may call itself."""
-        node, signature, real = f.node, self.signature(f), f.real or "f64"
-        public = self.exported.get(node) if (f.real or self.real) == self.real else None
-        name = public if public is not None else self.fresh(node.name)
-        loc = Loc(node.name_span.path, node.name_span.line, node.name_span.column)
-        region = Region()
-        cx = self.context(f.program, real, region, loc)
-        for parameter, type_ in zip(node.parameters, signature.parameters, strict=True):
-            leaves = list(type_leaves(type_)) if not isinstance(types.resolve(type_), types.Function) else []
-            for k, leaf in enumerate(leaves):
-                region.add_arg(graph_type(cx, leaf, real), parameter.name if len(leaves) == 1 else f"{parameter.name}_{k}")
-        for value in extra:
-            region.add_arg(value.type, value.name)
-        results = [graph_type(cx, leaf, real) for leaf in type_leaves(signature.result)]
-        attrs = {"export": True} if public is not None else {}
-        return self.module.add(Func(name, region, results, attrs, loc))
-
-    def define(self, f: Named, func: Func, functions: Sequence[Function], extra: int, classes: Sequence[int]) -> None:
-        """Write the body of a declared function."""
-        node, signature, real = f.node, self.signature(f), f.real or "f64"
-        cx = self.context(f.program, real, func.body, func.loc)
-        params = list(func.params)
-        cx.params.update(params)
-        own = len(params) - extra
-        passed = iter(functions)
-        leaves = iter(params[:own])
-        items: list[Item] = []
-        for type_ in signature.parameters:
-            is_passed = isinstance(types.resolve(type_), types.Function)
-            items.append(next(passed) if is_passed else shaped_like(type_, leaves))
-        symbols, items = bind_sizes(cx, signature, items, checked="export" in func.attrs)
-        cx.params.update(v for item in items for v in item_leaves(item))
-        if extra:
-            values = [v for item in items for v in item_leaves(item)] + params[own:]
-            found = apply_pattern(cx, values, classes)
-            captures = iter(found[own:])
-            items = [rebuilt(item, captures) if is_function(item) else item for item in items]
-        for parameter, item in zip(node.parameters, items, strict=True):
-            cx.env[parameter.binding] = item
-        bind_size_names(cx, node.sizes, symbols)
-        results = write_body(cx, node, signature, symbols, real)
-        cx.b.ret(results)
-
-    def rules(self, f: Named, func: Func) -> None:
-        """Functions for hand-written derivative rules."""
-        for mode, rule in f.program.rules.get(f.node.name, {}).items():
-            if f.program.functions.get(f.node.name) is f.node:
-                func.attrs[mode] = self.rule(f, func, mode, rule).name
-
-    def rule(self, f: Named, func: Func, mode: str, rule: ast.DerivativeRule) -> Func:
-        """The function's parameters and its cotangents (or tangents) in, those of the other side out."""
-        signature, real = self.signature(f), f.real or "f64"
-        loc = Loc(rule.span.path, rule.span.line, rule.span.column)
-        region = Region()
-        own = [region.add_arg(p.type, p.name) for p in func.params]
-        seeds = func.result_types if mode == "vjp" else [p.type for p in func.params]
-        stem = "ct" if mode == "vjp" else "d"
-        extra = [region.add_arg(t, stem) for t in seeds if is_differentiable(t)]
-        made = self.module.add(Func(self.fresh(f"{func.name}_{mode}"), region, [], {}, loc))
-        cx = self.context(f.program, real, region, loc)
-        cx.params.update(region.args)
-        symbols, items = bind_sizes(cx, signature, _items(signature.parameters, own), checked=False)
-        shapes = result_shapes(cx, signature.result, symbols)
-        if mode == "jvp":
-            shapes = [cx.shape(v) for item in items for v in item_leaves(item)]
-        types_ = [t for t in seeds]
-        known = [s for s, t in zip(shapes, types_, strict=True) if is_differentiable(t)]
-        extra = [v if s is None or not s else resized(cx, v, s) for v, s in zip(extra, known, strict=True)]  # type: ignore[misc]
-        grouped = _grouped(signature, mode, extra)
-        item = apply(cx, cx.expr(rule.rule), [*items, *grouped], None)
-        wanted = own if mode == "vjp" else None
-        results = [cx.force(v) for v in item_leaves(item)]
-        if wanted is not None:
-            targets = [v for item in items for v in item_leaves(item) if is_differentiable(v.type)]
-            results = [_same_sizes(cx, v, t) for v, t in zip(results, targets, strict=True)]
-        cx.b.ret(results)
-        made.result_types = [v.type for v in results]
-        return made
-
-    # Constants --------------------------------------------------------------------------------------------
-
-    def constant(self, cx: Context, node: ast.Name) -> Item:
-        """A top-level constant: evaluated once in each function that uses it."""
-        definition = node.binding.node
-        if definition not in cx.env:
-            saved = cx.env
-            cx.env = {}
-            with cx.ints.outermost():
-                item = cx.forced(cx.expr(definition.value))
-                if definition.annotation is not None and not is_function(item):
-                    from aotdiff.frontend.lower_statements import annotated
-
-                    item = annotated(cx, item, definition.annotation, definition.value.span)
-            cx.env = saved
-            cx.env[definition] = item
-        item = cx.env[definition]
-        if isinstance(item, Value) and cx.kind(item).is_float:
-            from aotdiff.frontend.lower_arrays import cast
-
-            return cast(cx, item, cx.scalar_of(node.type))
-        return item
-
-
-def _items(parameters: Sequence[types.Type], values: Sequence[Value]) -> list[Item]:
-    rest = iter(values)
-    return [shaped_like(p, rest) for p in parameters]
-
-
-def _grouped(signature: types.Function, mode: str, extra: Sequence[Value]) -> list[Item]:
-    """Cotangents or tangents as the rule's arguments: one per float result, or per float parameter."""
-    parts = (
-        types.float_results(signature.result)
-        if mode == "vjp"
-        else [part for p in signature.parameters if (part := types.float_part(p)) is not None]
-    )
-    rest = iter(extra)
-    return [shaped_like(part, rest) for part in parts]
-
-
-def _same_sizes(cx: Context, value: Value, like: Value) -> Value:
-    """A cotangent, which must have the sizes of its parameter."""
-    for axis, (a, b) in enumerate(zip(cx.shape(value), cx.shape(like), strict=True)):
-        cx.check_equal(a, b, f"the rule gives a cotangent of size {{0}} for a parameter of size {{1}} (axis {axis})")
-    found = resized(cx, value, cx.shape(like))
-    assert isinstance(found, Value)
-    return cx.conform(found, like.type, cx.shape(like))
-
-
-# Bodies -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class _Exit(FunctionExit):
-    types: list[Type] = field(default_factory=list)
-    result: Any = None
-
-    def blank(self, cx: Context) -> Item:
-        """What stands for the returned item before there is one."""
-        return shaped_like(self.result, iter([cx.b.undef(static_free(t)) for t in self.types]))
-
-
-def write_body(cx: Context, node: ast.Function, signature: types.Function, symbols: Symbols, real: str) -> list[Value]:
-    """The results of a function's body, in its declared types."""
-    what = f"the result of `{node.name}`"
-
-    def convert(item: Item, span: ast.Span) -> Item:
-        return shaped_like(signature.result, iter(converted(cx, item, signature.result, symbols, real, span, what)))
-
-    span = _tail(node.body).span
-    if "return" not in exits(cx, node.body):
-        return list(item_leaves(convert(cx.expr(node.body), span)))
-    result_types = [graph_type(cx, leaf, real) for leaf in type_leaves(signature.result)]
-    cx.result = _Exit(Flag("returned"), Flag("result"), convert, result_types, signature.result)
-    cx.env[cx.result.flag] = False
-    cx.env[cx.result.values] = NEVER
-    _return_tail(cx, node.body)
-    item = cx.env[cx.result.values]
-    if item is NEVER:
-        item = cx.result.blank(cx)
-    return [cx.force(v) for v in item_leaves(item)]
-
-
-def _tail(node: ast.Expr) -> ast.Expr:
-    """The expression that gives a body its value."""
-    while isinstance(node, ast.Block) and node.value is not None:
-        node = node.value
-    return node
-
-
-def _return_tail(cx: Context, body: ast.Expr) -> None:
-    """Write a body whose value is returned, which `return` in it may have been before."""
-    block = body if isinstance(body, ast.Block) else ast.Block(body.span, [], body)
-    if block.value is not None:
-        tail = ast.Return(block.value.span, block.value)
-        block = ast.Block(block.span, [*block.statements, tail], None)
-    cx.expr(block)

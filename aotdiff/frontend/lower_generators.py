@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aotdiff.frontend import ast, lower_arrays as arrays
+from aotdiff.frontend import ast
+from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.lower_branches import branch, children
 from aotdiff.frontend.lower_context import Context, Unhoistable, lowers
 from aotdiff.frontend.lower_expr import operate
@@ -129,7 +130,8 @@ def _measured(
         (value,) = body(*indices)
         with cx.at(node.body.span):
             for axis, (a, b) in enumerate(zip(cx.shape(value), sizes, strict=True)):
-                cx.check_equal(a, b, f"the elements of a comprehension have different sizes, {{0}} and {{1}} (axis {axis})")
+                message = f"the elements of a comprehension have different sizes, {{0}} and {{1}} (axis {axis})"
+                cx.check_equal(a, b, message)
         return [cx.known_shape(value, sizes)]
 
     return cx.par(extents, ["map"], again, _names(clauses), [c.range for c in clauses])[0]

@@ -187,7 +187,7 @@ class Integers:
         return self.const(_wrap(-x)) if x is not None else self._make(("neg", a), "neg", [a])
 
     def divide(self, name: str, a: Value, b: Value) -> Value:
-        """`floordiv` or `mod`; the divisor is known not to be 0 here, and the operation stays here unless it is fixed."""
+        """`floordiv` or `mod`; the divisor is known not to be 0 here, and the operation stays here if it varies."""
         x, y = static_size(a), static_size(b)
         if x is not None and y and not (y == -1 or abs(x) >= 2**62):
             return self.const(x // y if name == "floordiv" else x % y)
@@ -369,7 +369,8 @@ class Integers:
         """Never negative, as a size or an index from 0 on."""
         if atom in self.never_negative:
             return True
-        return atom in self.ranges and (fixed(self.ranges[atom][0]) or 0) >= 0 and fixed(self.ranges[atom][0]) is not None
+        low = fixed(self.ranges[atom][0]) if atom in self.ranges else None
+        return low is not None and low >= 0
 
 
 def _substitute(p: Poly, atom: int, value: Poly) -> Poly | None:

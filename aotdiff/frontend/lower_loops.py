@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aotdiff.frontend import ast, lower_arrays as arrays
+from aotdiff.frontend import ast
+from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.lower_branches import Flag, LoopExits, assigned, branch, exits, has_left, lower_block, static_free
 from aotdiff.frontend.lower_checkpoint import segmented
 from aotdiff.frontend.lower_context import Context, is_function, lowers, rebuilt

@@ -160,15 +160,18 @@ def _solved(cx: Context, found: Value, slope: Value, rest: Value, size: sizes.Si
     """The n for which slope * n + rest is the size found."""
     ints = cx.ints
     amount = ints.difference(found, rest)
+    zero = ints.const(0)
+
+    def require(cond: Value) -> None:
+        cx.check(cond, "ValueError", f"the size {{0}} is not of the form {size!r}", found)
+
     if checked:
-        zero = ints.const(0)
         if static_size(slope) is None:
-            cx.check(cx.b.scalar("ne", slope, zero), "ValueError", f"the size {{0}} is not of the form {size!r}", found)
-        fits = cx.b.scalar("eq", ints.divide("mod", amount, slope), zero)
-        cx.check(fits, "ValueError", f"the size {{0}} is not of the form {size!r}", found)
+            require(cx.b.scalar("ne", slope, zero))
+        require(cx.b.scalar("eq", ints.divide("mod", amount, slope), zero))
     n = ints.divide("floordiv", amount, slope)
     if checked and not ints.nonneg(ints.poly(n)):
-        cx.check(cx.b.scalar("ge", n, ints.const(0)), "ValueError", f"the size {{0}} is not of the form {size!r}", found)
+        require(cx.b.scalar("ge", n, zero))
     ints.never_negative.add(ints.atom(n))
     return n
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aotdiff.frontend import ast, lower_arrays as arrays
+from aotdiff.frontend import ast
+from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.lower_context import SCALARS, Context, is_function, lowers, names_of
 from aotdiff.frontend.lower_expr import Selector, operate, selected, selectors
 from aotdiff.frontend.lower_values import NEVER, Delayed, Item, rank

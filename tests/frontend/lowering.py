@@ -51,4 +51,5 @@ def checks(source: str, name: str) -> list[str]:
 def close(found: Any, wanted: Any, tolerance: float = 1e-12) -> None:
     """Equal shapes and values."""
     assert np.shape(found) == np.shape(wanted), (found, wanted)
-    np.testing.assert_allclose(np.asarray(found, dtype=float), np.asarray(wanted, dtype=float), rtol=tolerance, atol=tolerance)
+    floats = np.asarray(found, dtype=float), np.asarray(wanted, dtype=float)
+    np.testing.assert_allclose(*floats, rtol=tolerance, atol=tolerance)

@@ -1,4 +1,4 @@
-"""Programs lowered and run by the interpreter: statements, functions, control flow. Values computed by hand or NumPy."""
+"""Programs lowered and run by the interpreter: statements, functions, control flow. Values by hand or NumPy."""
 
 from __future__ import annotations
 
