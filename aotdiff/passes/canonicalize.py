@@ -12,7 +12,7 @@ from typing import Any
 from aotdiff.ir.graph import Func, Loc, Module, Op, Region, Value
 from aotdiff.ir.interpreter import evaluate
 from aotdiff.ir.ops import SCALAR_OPS, scalar_result
-from aotdiff.ir.rewrite import resolve
+from aotdiff.ir.rewrite import resolve, use_counts
 from aotdiff.ir.types import BOOL, I64, Acc, Array, Scalar, Type, dims_of, join_dims
 from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant, is_nonnegative, is_size, is_total
 from aotdiff.passes.registry import register_local
@@ -35,6 +35,7 @@ class Canonicalizer:
         self.constants: dict[tuple, Op] = {}
         self.known: dict[Value, Value] = {}
         self.visible: dict[Value, int] = {}  # in order of definition
+        self.uses: dict[Value, int] = {}
         self.out: list[Op] = []
         self.loc: Loc | None = None
 
@@ -147,6 +148,12 @@ class Canonicalizer:
             op = self.constants[key] = Op("const", [], [type_], {"value": value, "type": type_})
         return op.result
 
+    def used_once(self, value: Value) -> bool:
+        """Whether a value had one use before the walk."""
+        if not self.uses:
+            self.uses = use_counts(self.func.body)
+        return self.uses.get(value, 0) == 1
+
     def i64(self, value: int) -> Value:
         return self.const(value, I64)
 
@@ -225,6 +232,11 @@ def _with_sizes(c: Canonicalizer, op: Op) -> list[Value] | None:
 
 def _like_operand(c: Canonicalizer, op: Op) -> list[Value] | None:
     _refine(op.result, dims_of(op.operands[0].type))
+    before = op.operands[0].op
+    if op.name == "update" and before is not None and before.name == "update":
+        # Where the array in between is used again, the one before it would live on and have to be copied.
+        if before.operands[2:] == op.operands[2:] and c.used_once(before.result):
+            op.operands[0] = before.operands[0]
     return None
 
 

@@ -25,6 +25,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     lift_accumulators,
     sink,
     strip,
+    unroll,
 )
 from aotdiff.passes.registry import PASSES, Pass, register, register_local
 
@@ -41,6 +42,7 @@ _LOOPS = (
     *("bounds", *CLEANUP, "hoist", "fuse", *CLEANUP),
     *("lift-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
+    *("unroll", *CLEANUP, "fuse", "lift-accumulators", "acc-to-map", *CLEANUP),
     *("hoist", *CLEANUP),
 )
 
