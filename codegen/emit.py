@@ -6,35 +6,37 @@ from collections.abc import Callable
 
 from aotdiff.codegen import acc, arrays, branch, calls, checks, loops, par, records
 from aotdiff.codegen.function import Emit, FunctionEmitter
-from aotdiff.codegen.text import is_literal
-from aotdiff.codegen.values import llvm_type
-from aotdiff.ir.graph import Op
-from aotdiff.ir.types import Scalar
+from aotdiff.codegen.text import constant
+from aotdiff.ir.graph import Op, Value
+from aotdiff.ir.types import BOOL, I64, Scalar
 
 Scalars = Callable[[FunctionEmitter, Op, list], str]
 
 
+def _kind_of(value: Value) -> str:
+    assert isinstance(value.type, Scalar)
+    return value.type.kind
+
+
 def _kind(op: Op) -> str:
     """Scalar kind of the first operand."""
-    type_ = op.operands[0].type
-    assert isinstance(type_, Scalar)
-    return type_.kind
+    return _kind_of(op.operands[0])
 
 
 def _arithmetic(on_float: str, on_int: str) -> Scalars:
     def emit(fe: FunctionEmitter, op: Op, a: list) -> str:
         kind = _kind(op)
         if kind == "i64":
-            return fe.op(f"{on_int} i64 {a[0]}, {a[1]}")
-        return fe.op(f"{on_float} {fe.module.flags}{llvm_type(op.operands[0].type)} {a[0]}, {a[1]}")
+            return fe.op(f"{on_int} {fe.ty(kind)} {a[0]}, {a[1]}")
+        return fe.op(f"{on_float} {fe.module.flags}{fe.ty(_kind(op))} {a[0]}, {a[1]}")
 
     return emit
 
 
 def _neg(fe: FunctionEmitter, op: Op, a: list) -> str:
     if _kind(op) == "i64":
-        return fe.op(f"sub i64 0, {a[0]}")
-    return fe.op(f"fneg {fe.module.fast}{llvm_type(op.operands[0].type)} {a[0]}")
+        return fe.op(f"sub {fe.ty('i64')} {fe.zero('i64')}, {a[0]}")
+    return fe.op(f"fneg {fe.module.fast}{fe.ty(_kind(op))} {a[0]}")
 
 
 def _intrinsic(on_float: str, on_int: str = "", extra: str = "") -> Scalars:
@@ -58,57 +60,64 @@ def _library(name: str) -> Scalars:
 
 
 def _ratio(fe: FunctionEmitter, op: Op, a: list) -> str:
-    t = llvm_type(op.operands[0].type)
+    t, zero = fe.ty(_kind(op)), fe.zero(_kind(op))
     quotient = fe.op(f"fdiv {fe.module.flags}{t} {a[0]}, {a[1]}")
-    x, y = (fe.op(f"fcmp oeq {t} {v}, 0.0") for v in a)
-    return fe.op(f"select i1 {fe.op(f'and i1 {x}, {y}')}, {t} 0.0, {t} {quotient}")
+    x, y = (fe.op(f"fcmp oeq {t} {v}, {zero}") for v in a)
+    both = fe.op(f"and {fe.ty('bool')} {x}, {y}")
+    return fe.op(f"select {fe.ty('bool')} {both}, {t} {zero}, {t} {quotient}")
 
 
 def _divisor(fe: FunctionEmitter, y: str) -> tuple[str, str]:
     """(whether y is -1 (or 0), a divisor that cannot trap)."""
-    if is_literal(y) and int(y) not in (0, -1):
+    known = constant(y)
+    if known is not None and known not in (0, -1):
         return "", y
-    next_ = fe.op(f"add i64 {y}, 1")
-    odd = fe.op(f"icmp ult i64 {next_}, 2")
-    return odd, fe.op(f"select i1 {odd}, i64 1, i64 {y}")
+    one, t = fe.literal(1, I64), fe.ty("i64")
+    odd = fe.op(f"icmp ult {t} {fe.op(f'add {t} {y}, {one}')}, {fe.literal(2, I64)}")
+    return odd, fe.op(f"select {fe.ty('bool')} {odd}, {t} {one}, {t} {y}")
+
+
+def _division(fe: FunctionEmitter, x: str, y: str) -> tuple[str, str]:
+    """(remainder, whether it is not 0 and has the other sign than y), for an y that cannot trap."""
+    t, zero = fe.ty("i64"), fe.zero("i64")
+    rest = fe.op(f"srem {t} {x}, {y}")
+    signs = fe.op(f"icmp slt {t} {fe.op(f'xor {t} {rest}, {y}')}, {zero}")
+    inexact = fe.op(f"icmp ne {t} {rest}, {zero}")
+    return rest, fe.op(f"and {fe.ty('bool')} {signs}, {inexact}")
 
 
 def _floordiv(fe: FunctionEmitter, op: Op, a: list) -> str:
     kind = _kind(op)
     if kind != "i64":
         return fe.module.library(fe, "floordiv", kind, a)
-    x, y = a
-    odd, safe = _divisor(fe, y)
-    quotient = fe.op(f"sdiv i64 {x}, {safe}")
-    rest = fe.op(f"srem i64 {x}, {safe}")
-    crosses = fe.op(f"icmp slt i64 {fe.op(f'xor i64 {rest}, {safe}')}, 0")
-    inexact = fe.op(f"icmp ne i64 {rest}, 0")
-    step = fe.op(f"sext i1 {fe.op(f'and i1 {crosses}, {inexact}')} to i64")
-    floor = fe.op(f"add i64 {quotient}, {step}")
+    x, (odd, safe), t = a[0], _divisor(fe, a[1]), fe.ty("i64")
+    quotient = fe.op(f"sdiv {t} {x}, {safe}")
+    _, crosses = _division(fe, x, safe)
+    step = fe.op(f"sext {fe.ty('bool')} {crosses} to {t}")
+    floor = fe.op(f"add {t} {quotient}, {step}")
     if not odd:
         return floor
-    return fe.op(f"select i1 {odd}, i64 {fe.op(f'sub i64 0, {x}')}, i64 {floor}")
+    negative = fe.op(f"sub {t} {fe.zero('i64')}, {x}")
+    return fe.op(f"select {fe.ty('bool')} {odd}, {t} {negative}, {t} {floor}")
 
 
 def _mod(fe: FunctionEmitter, op: Op, a: list) -> str:
     kind = _kind(op)
     if kind != "i64":
         return fe.module.library(fe, "mod", kind, a)
-    x, y = a
-    _, safe = _divisor(fe, y)
-    rest = fe.op(f"srem i64 {x}, {safe}")
-    crosses = fe.op(f"icmp slt i64 {fe.op(f'xor i64 {rest}, {safe}')}, 0")
-    inexact = fe.op(f"icmp ne i64 {rest}, 0")
-    shift = fe.op(f"select i1 {fe.op(f'and i1 {crosses}, {inexact}')}, i64 {safe}, i64 0")
-    return fe.op(f"add i64 {rest}, {shift}")
+    (_, safe), t = _divisor(fe, a[1]), fe.ty("i64")
+    rest, crosses = _division(fe, a[0], safe)
+    shift = fe.op(f"select {fe.ty('bool')} {crosses}, {t} {safe}, {t} {fe.zero('i64')}")
+    return fe.op(f"add {t} {rest}, {shift}")
 
 
 def _ipow(fe: FunctionEmitter, op: Op, a: list) -> str:
-    kind, (x, n) = _kind(op), a
-    if not is_literal(n) or abs(int(n)) > 64:
+    kind, (x, exponent) = _kind(op), a
+    n = constant(exponent)
+    if n is None or abs(n) > 64:
         return fe.module.library(fe, "ipow", kind, a)
-    k, t = abs(int(n)), llvm_type(op.operands[0].type)
-    multiply = "mul i64" if kind == "i64" else f"fmul {fe.module.flags}{t}"
+    k, t = abs(n), fe.ty(kind)
+    multiply = f"mul {t}" if kind == "i64" else f"fmul {fe.module.flags}{t}"
     result = ""
     while k:
         if k & 1:
@@ -118,7 +127,7 @@ def _ipow(fe: FunctionEmitter, op: Op, a: list) -> str:
             x = fe.op(f"{multiply} {x}, {x}")
     one = fe.literal(1, Scalar(kind))
     result = result or one
-    return fe.op(f"fdiv {fe.module.flags}{t} {one}, {result}") if int(n) < 0 and kind != "i64" else result
+    return fe.op(f"fdiv {fe.module.flags}{t} {one}, {result}") if n < 0 and kind != "i64" else result
 
 
 def _clamp(fe: FunctionEmitter, op: Op, a: list) -> str:
@@ -129,38 +138,39 @@ def _clamp(fe: FunctionEmitter, op: Op, a: list) -> str:
 
 
 def _sign(fe: FunctionEmitter, op: Op, a: list) -> str:
-    x, t = a[0], llvm_type(op.operands[0].type)
-    if t == "i64":
-        up = fe.op(f"zext i1 {fe.op(f'icmp sgt i64 {x}, 0')} to i64")
-        down = fe.op(f"zext i1 {fe.op(f'icmp slt i64 {x}, 0')} to i64")
-        return fe.op(f"sub i64 {up}, {down}")
-    low = fe.op(f"select i1 {fe.op(f'fcmp olt {t} {x}, 0.0')}, {t} -1.0, {t} 0.0")
-    both = fe.op(f"select i1 {fe.op(f'fcmp ogt {t} {x}, 0.0')}, {t} 1.0, {t} {low}")
-    return fe.op(f"select i1 {fe.op(f'fcmp uno {t} {x}, 0.0')}, {t} {x}, {t} {both}")
+    kind, x = _kind(op), a[0]
+    t, c, zero, scalar = fe.ty(kind), fe.ty("bool"), fe.zero(kind), Scalar(kind)
+    compare = "icmp s" if kind == "i64" else "fcmp o"
+    below, above = (fe.op(f"{compare}{how} {t} {x}, {zero}") for how in ("lt", "gt"))
+    low = fe.op(f"select {c} {below}, {t} {fe.literal(-1, scalar)}, {t} {zero}")
+    both = fe.op(f"select {c} {above}, {t} {fe.literal(1, scalar)}, {t} {low}")
+    if kind == "i64":
+        return both
+    return fe.op(f"select {c} {fe.op(f'fcmp uno {t} {x}, {zero}')}, {t} {x}, {t} {both}")
 
 
 def _relu(fe: FunctionEmitter, op: Op, a: list) -> str:
-    t = llvm_type(op.operands[0].type)
-    return fe.op(f"select i1 {fe.op(f'fcmp ugt {t} {a[0]}, 0.0')}, {t} {a[0]}, {t} 0.0")
+    t, zero = fe.ty(_kind(op)), fe.zero(_kind(op))
+    return fe.op(f"select {fe.ty('bool')} {fe.op(f'fcmp ugt {t} {a[0]}, {zero}')}, {t} {a[0]}, {t} {zero}")
 
 
 def _compare(on_float: str, on_int: str) -> Scalars:
     def emit(fe: FunctionEmitter, op: Op, a: list) -> str:
-        t = llvm_type(op.operands[0].type)
-        if t in ("double", "float"):
-            return fe.op(f"fcmp {fe.module.fast}{on_float} {t} {a[0]}, {a[1]}")
-        return fe.op(f"icmp {on_int} {t} {a[0]}, {a[1]}")
+        kind = _kind(op)
+        if kind in ("f64", "f32"):
+            return fe.op(f"fcmp {fe.module.fast}{on_float} {fe.ty(kind)} {a[0]}, {a[1]}")
+        return fe.op(f"icmp {on_int} {fe.ty(kind)} {a[0]}, {a[1]}")
 
     return emit
 
 
 def _logic(name: str) -> Scalars:
-    return lambda fe, op, a: fe.op(f"{name} i1 {a[0]}, {a[1]}")
+    return lambda fe, op, a: fe.op(f"{name} {fe.ty('bool')} {a[0]}, {a[1]}")
 
 
 def _select(fe: FunctionEmitter, op: Op, a: list) -> str:
-    t = llvm_type(op.results[0].type)
-    return fe.op(f"select i1 {a[0]}, {t} {a[1]}, {t} {a[2]}")
+    t = fe.ty(_kind_of(op.results[0]))
+    return fe.op(f"select {fe.ty('bool')} {a[0]}, {t} {a[1]}, {t} {a[2]}")
 
 
 def _cast(fe: FunctionEmitter, op: Op, a: list) -> str:
@@ -230,7 +240,7 @@ SCALARS: dict[str, Scalars] = {
     "ge": _compare("oge", "sge"),
     "and": _logic("and"),
     "or": _logic("or"),
-    "not": lambda fe, op, a: fe.op(f"xor i1 {a[0]}, true"),
+    "not": lambda fe, op, a: fe.op(f"xor {fe.ty('bool')} {a[0]}, {fe.literal(True, BOOL)}"),
     "select": _select,
     "cast": _cast,
 }

@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen.scalartext import ScalarText
-from aotdiff.codegen.values import llvm_type
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -24,10 +23,11 @@ _INLINE, _CALLED, _WITH_MEMORY = "#4", "#3", "#0"
 class MathText(ScalarText):
     """A function of floats of one kind; methods are single instructions, constants may be Python numbers."""
 
-    def __init__(self, module: ModuleText, kind: str):
+    def __init__(self, module: ModuleText, kind: str, lanes: int = 1):
         super().__init__(module)
         self.kind = kind
-        self.t = llvm_type(Scalar(kind))
+        self.lanes = lanes
+        self.t = self.ty(kind)
 
     def c(self, x: str | float) -> str:
         return x if isinstance(x, str) else self.literal(x, Scalar(self.kind))
@@ -54,10 +54,10 @@ class MathText(ScalarText):
         return self.op(f"fcmp {how} {self.t} {self.c(x)}, {self.c(y)}")
 
     def choose(self, cond: str, x: str | float, y: str | float) -> str:
-        return self.op(f"select i1 {cond}, {self.t} {self.c(x)}, {self.t} {self.c(y)}")
+        return self.op(f"select {self.ty('bool')} {cond}, {self.t} {self.c(x)}, {self.t} {self.c(y)}")
 
     def both(self, a: str, b: str) -> str:
-        return self.op(f"and i1 {a}, {b}")
+        return self.op(f"and {self.ty('bool')} {a}, {b}")
 
     def math(self, name: str, *args: str) -> str:
         return self.module.target.math(self, name, self.kind, args)  # type: ignore[arg-type]
@@ -94,15 +94,19 @@ def call(
 ) -> str:
     """Emit a call, and the function if it is the first."""
     write, wide, attributes, arity = FUNCTIONS[name]
+    if fe.lanes > 1 and attributes != _INLINE:
+        kinds = ["i64" if a == "i64" else kind for a in arity]
+        return fe.one_by_one(kind, args, kinds, lambda each: call(module, fe, name, kind, each, order))
     if wide and kind == "f32":
         args = [a if t == "i64" else fe.convert(a, "f32", "f64") for a, t in zip(args, arity, strict=True)]
         return fe.convert(call(module, fe, name, "f64", args, order), "f64", "f32")
-    symbol = f"@aot.{name}{'' if order is None else f'.{order}'}.{kind}"
-    t = llvm_type(Scalar(kind))
+    width = "" if fe.lanes == 1 else f"v{fe.lanes}"
+    symbol = f"@aot.{name}{'' if order is None else f'.{order}'}.{width}{kind}"
+    t, lanes = fe.ty(kind), fe.lanes
     types = ["i64" if a == "i64" else t for a in arity]
 
     def make() -> str:
-        text = MathText(module, kind)
+        text = MathText(module, kind, lanes)
         write(text, *([] if order is None else [order]))
         params = ", ".join(f"{type_} %{n}" for type_, n in zip(types, "xyz", strict=False))
         return f"define internal {t} {symbol}({params}) {attributes} {{\n{text.body()}\n}}"
@@ -150,7 +154,7 @@ def _xlogy(f: MathText) -> None:
 
 def _crosses(f: MathText, rest: str) -> str:
     """Whether the remainder is not zero and has not the sign of y."""
-    signs = f.op(f"xor i1 {f.compare('olt', rest, 0.0)}, {f.compare('olt', '%y', 0.0)}")
+    signs = f.op(f"xor {f.ty('bool')} {f.compare('olt', rest, 0.0)}, {f.compare('olt', '%y', 0.0)}")
     return f.both(signs, f.compare("une", rest, 0.0))
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 
-from aotdiff.codegen.values import llvm_type
-from aotdiff.ir.types import Scalar
+from aotdiff.codegen.values import LLVM_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aotdiff.codegen.function import FunctionEmitter
+    from aotdiff.codegen.scalartext import ScalarText
 
 # Vector functions glibc's libmvec may have, with the number of operands
 _VECTOR_MATH = {
@@ -69,29 +68,43 @@ class CpuTarget:
         usable = vector_math and "linux" in triple and platform.system() == "Linux"
         self.vectors = tuple(c for c in classes if usable and features.get(c.feature, c.letter == "n"))
 
-    def math(self, fe: FunctionEmitter, name: str, kind: str, args: Sequence[str]) -> str:
-        """Call of a function of the mathematical library."""
-        t = llvm_type(Scalar(kind))
-        symbol = name if kind == "f64" else name + "f"
+    def math(self, fe: ScalarText, name: str, kind: str, args: Sequence[str]) -> str:
+        """Call of a function of the mathematical library, of its vector version where there are lanes."""
+        t, symbol = fe.ty(kind), name if kind == "f64" else name + "f"
+        if fe.lanes > 1:
+            vector = self._declared(fe, name, symbol, kind, len(args), fe.lanes)
+            if not vector:
+                kinds = [kind] * len(args)
+                return fe.one_by_one(kind, args, kinds, lambda each: self.math(fe, name, kind, each))
+            return fe.op(f"call {t} @{vector}({', '.join(f'{t} {a}' for a in args)}) #3")
         fe.module.declare(f"declare {t} @{symbol}({', '.join([t] * len(args))}) #3")
         group = self._variants(fe, name, symbol, kind, len(args))
         fast = fe.module.fast
         return fe.op(f"call {fast}{t} @{symbol}({', '.join(f'{t} {a}' for a in args)}){group}")
 
-    def _variants(self, fe: FunctionEmitter, name: str, symbol: str, kind: str, arity: int) -> str:
-        """Attribute group that names the vector versions, which become declarations of the module."""
+    def lanes(self) -> int:
+        """How many f64 a strip takes at once; 1 where strips are not worth it."""
+        return max((c.bits // 64 for c in self.vectors), default=1)
+
+    def _declared(self, fe: ScalarText, name: str, symbol: str, kind: str, arity: int, lanes: int) -> str:
+        """The vector version with this many lanes, declared; empty if there is none."""
         if name not in _VECTOR_MATH:
             return ""
-        bits = 64 if kind == "f64" else 32
-        t = llvm_type(Scalar(kind))
-        found = []
+        bits, t = (64 if kind == "f64" else 32), LLVM_TYPES[kind]
         for c in self.vectors:
-            lanes = c.bits // bits
             vector = f"_ZGV{c.letter}N{lanes}{'v' * arity}_{symbol}"
-            if not _has_vector(vector):
-                continue
-            pcs = "aarch64_vector_pcs " if c.letter == "n" else ""
-            v = f"<{lanes} x {t}>"
-            fe.module.declare_vector(vector, f"declare {pcs}{v} @{vector}({', '.join([v] * arity)}) #3")
-            found.append(f"_ZGV_LLVM_N{lanes}{'v' * arity}_{symbol}({vector})")
+            if c.bits // bits == lanes and _has_vector(vector):
+                pcs, v = ("aarch64_vector_pcs " if c.letter == "n" else ""), f"<{lanes} x {t}>"
+                fe.module.declare_vector(vector, f"declare {pcs}{v} @{vector}({', '.join([v] * arity)}) #3")
+                return vector
+        return ""
+
+    def _variants(self, fe: ScalarText, name: str, symbol: str, kind: str, arity: int) -> str:
+        """Attribute group that names the vector versions, which become declarations of the module."""
+        bits = 64 if kind == "f64" else 32
+        found = []
+        for lanes in (c.bits // bits for c in self.vectors):
+            vector = self._declared(fe, name, symbol, kind, arity, lanes)
+            if vector:
+                found.append(f"_ZGV_LLVM_N{lanes}{'v' * arity}_{symbol}({vector})")
         return f" #{fe.module.attribute_group(','.join(found))}" if found else ""

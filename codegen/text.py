@@ -39,7 +39,14 @@ def c_string(text: str) -> tuple[str, int]:
 
 def is_literal(name: str) -> bool:
     """Whether an i64 operand is a number."""
-    return name[0] not in "%@"
+    return name[0] in "-0123456789"
+
+
+def constant(name: str) -> int | None:
+    """The number an i64 operand is, also where it stands for all lanes of a vector."""
+    if name.startswith("splat (i64 "):
+        name = name[11:-1]
+    return int(name) if is_literal(name) else None
 
 
 class Text:

@@ -17,9 +17,10 @@ def llvm_type(type_: Scalar | Record) -> str:
     return LLVM_TYPES[type_.kind] if isinstance(type_, Scalar) else "ptr"
 
 
-def memory_type(type_: Scalar | Record) -> str:
+def memory_type(type_: Scalar | Record, lanes: int = 1) -> str:
     """Type of an array element in memory."""
-    return MEMORY_TYPES[type_.kind] if isinstance(type_, Scalar) else "ptr"
+    name = MEMORY_TYPES[type_.kind] if isinstance(type_, Scalar) else "ptr"
+    return name if lanes == 1 else f"<{lanes} x {name}>"
 
 
 def element_size(type_: Scalar | Record) -> int:
@@ -54,6 +55,7 @@ class Ref:
     """An array (or, with no `dims` and a record element, a record). `buffer` is None for a parameter that is only read.
 
     part: the memory is a part of what the buffer owns (a field of a record, an element of an array of records).
+    lanes: more than 1 inside a strip, where each element is a vector with the values of that many iterations.
     """
 
     ptr: str
@@ -61,6 +63,7 @@ class Ref:
     element: Scalar | Record
     buffer: Buffer | None = None
     part: bool = False
+    lanes: int = 1
 
 
 @dataclass(slots=True)
@@ -70,6 +73,7 @@ class Handle:
     ptr: str
     dims: tuple[str, ...]
     element: Scalar
+    lanes: int = 1
 
 
 @dataclass(eq=False, slots=True)
