@@ -16,10 +16,10 @@ from typing import Any
 from aotdiff.frontend import ast
 from aotdiff.frontend.check_values import leaves as always_leaves
 from aotdiff.frontend.lower_context import Context, rebuilt
-from aotdiff.frontend.lower_integers import Emitter
+from aotdiff.frontend.lower_integers import Emitter, Poly
 from aotdiff.frontend.lower_values import NEVER, Item, Never, flatten
 from aotdiff.ir.graph import Region, Value
-from aotdiff.ir.types import BOOL, Array, Type, dims_of
+from aotdiff.ir.types import BOOL, I64, Array, Type, dims_of
 
 Write = Callable[[], Item]
 
@@ -283,6 +283,7 @@ class _Side:
     builder: Emitter
     value: Item
     env: dict[Any, Item]
+    facts: list[Poly]
 
 
 def branch(cx: Context, cond: Value, then: Write, otherwise: Write) -> Item:
@@ -291,7 +292,7 @@ def branch(cx: Context, cond: Value, then: Write, otherwise: Write) -> Item:
     if op is not None and op.name == "const":
         return (then if op.attrs["value"] else otherwise)()
     before = cx.env
-    sides = [_side(cx, before, write) for write in (then, otherwise)]
+    sides = [_side(cx, before, cond, holds, write) for holds, write in ((True, then), (False, otherwise))]
     cx.env = before
     merge = _Merge(cx, sides)
     changed = [k for k in before if any(side.env[k] is not before[k] for side in sides)]
@@ -307,12 +308,15 @@ def branch(cx: Context, cond: Value, then: Write, otherwise: Write) -> Item:
     return _filled(value, results)
 
 
-def _side(cx: Context, before: dict[Any, Item], write: Write) -> _Side:
+def _side(cx: Context, before: dict[Any, Item], cond: Value, holds: bool, write: Write) -> _Side:
     cx.env = dict(before)
     with cx.region([], []) as region:
+        known = len(cx.ints.facts)
+        cx.ints.assume_condition(cond, holds)
         value = cx.forced(write())
         builder = cx.b
-    return _Side(region, builder, value, cx.env)
+        facts = cx.ints.facts[known:]
+    return _Side(region, builder, value, cx.env, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +408,16 @@ class _Merge:
         for result, shape in zip(op.results, self.shapes, strict=True):
             if shape is not None:
                 self.cx.shapes[result] = shape
+        self.note_integers(op.results)
         return op.results
+
+    def note_integers(self, results: list[Value]) -> None:
+        """Integers that the branch chose may be known to lie in a range on both sides."""
+        ints = self.cx.ints
+        for result, *values in zip(results, *self.yields, strict=True):
+            if result.type == I64:
+                choices = [(ints.poly(v), side.facts) for v, side in zip(values, self.sides, strict=True) if not _is_undef(v)]
+                ints.choose(result, choices)
 
 
 def _is_undef(value: Value) -> bool:

@@ -149,6 +149,7 @@ def logical(cx: Context, node: ast.Binary) -> Item:
     if known is not None:
         return left if known == (node.op == "or") else cx.expr(node.right)
     with cx.region([], []) as region:
+        cx.ints.assume_condition(left, node.op == "and")
         right = cx.expr(node.right)
         inner = cx.b
     if rank(right):  # nothing to skip: the result has an array's shape either way

@@ -16,6 +16,8 @@ from aotdiff.ir.types import I64, Array, Type
 
 Poly = dict[tuple[int, ...], int]  # sorted atom numbers -> coefficient; () is the constant term
 
+_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+_OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _MOST_FACTS = 40  # older facts are not tried: proofs must stay cheap
 
 
@@ -84,7 +86,9 @@ class Integers:
         self.made: dict[tuple, Value] = {}
         self.never_negative: set[int] = set()
         self.ranges: dict[int, tuple[Poly, Poly]] = {}  # atom -> (least, one more than the most)
+        self.quotients: dict[int, tuple[int, Poly]] = {}  # atom x // c -> c, x; for c > 0
         self.clipped: dict[int, Poly] = {}  # atom maximum(0, p) -> p
+        self.choices: dict[int, list[tuple[Poly, list[Poly]]]] = {}  # atom -> its values by branch, with their facts
         self.facts: list[Poly] = []  # each is >= 0
 
     # Regions ---------------------------------------------------------------------------------------------
@@ -200,6 +204,9 @@ class Integers:
     def _note_quotient(self, name: str, value: Value, a: Value, b: Value) -> None:
         atom = self.atom(value)
         divisor = self.poly(b)
+        size = fixed(divisor)
+        if name == "floordiv" and size is not None and size > 0:
+            self.quotients[atom] = (size, self.poly(a))
         if atom in self.ranges or not self.nonneg(combine(divisor, {(): -1})):
             return
         if name == "mod":
@@ -296,6 +303,62 @@ class Integers:
         self.assume(p)
         self.assume(combine({}, p, -1))
 
+    def assume_condition(self, cond: Value, holds: bool) -> None:
+        """What a condition on integers says, from here to the end of the region."""
+        op = cond.op
+        if op is None:
+            return
+        if op.name == "not":
+            self.assume_condition(op.operands[0], not holds)
+        elif op.name in ("and", "or"):
+            if holds == (op.name == "and"):
+                for part in op.operands:
+                    self.assume_condition(part, holds)
+        elif op.name == "if" and len(op.results) == 1:
+            self._assume_shortcut(op, holds)
+        elif op.name in _COMPARED and op.operands[0].type == I64:
+            p = combine(self.poly(op.operands[0]), self.poly(op.operands[1]), -1)
+            self._assume_comparison(op.name if holds else _OPPOSITE[op.name], p)
+
+    def _assume_shortcut(self, op: Op, holds: bool) -> None:
+        """`a and b`, `a or b` written as a branch: the side taken only if `a` holds, or not."""
+        sides = [region.yielded[0].op for region in op.regions]
+        side = 1 if holds else 0
+        known = sides[side]
+        if known is not None and known.name == "const" and known.attrs["value"] is not holds:
+            self.assume_condition(op.operands[0], holds)
+
+    def _assume_comparison(self, name: str, p: Poly) -> None:
+        """p compared with 0."""
+        minus = combine({}, p, -1)
+        if name in ("ge", "eq"):
+            self.assume(p)
+        if name in ("le", "eq"):
+            self.assume(minus)
+        if name == "gt":
+            self.assume(combine(p, {(): -1}))
+        if name == "lt":
+            self.assume(combine(minus, {(): -1}))
+        if name == "ne":
+            for side in (p, minus):
+                if self.nonneg(side):
+                    self.assume(combine(side, {(): -1}))
+
+    def choose(self, value: Value, choices: list[tuple[Poly, list[Poly]]]) -> None:
+        """An integer that a branch chose, with what is known on each side."""
+        atom = self.atom(value)
+        self.choices[atom] = choices
+        if all(self._under(facts, p) for p, facts in choices):
+            self.never_negative.add(atom)
+
+    def _under(self, facts: list[Poly], p: Poly) -> bool:
+        """p >= 0, given more facts."""
+        known = len(self.facts)
+        self.facts.extend(facts)
+        found = self.nonneg(p)
+        del self.facts[known:]
+        return found
+
     def bound(self, index: Value, low: Poly, high: Poly) -> None:
         """low <= index < high wherever the index exists; so something lies between."""
         self.ranges[self.atom(index)] = (low, high)
@@ -331,15 +394,28 @@ class Integers:
         for fact in self.facts[: -_MOST_FACTS - 1 : -1]:
             if any(a in atoms for m in fact for a in m) and self._direct(combine(p, fact, -1)):
                 return True
-        return False
+        chosen = max((a for a in atoms if a in self.choices), default=None)
+        if chosen is None:
+            return False
+        for value, facts in self.choices[chosen]:
+            replaced = _substitute(p, chosen, value)
+            if replaced is None or not self._under(facts, replaced):
+                return False
+        return True
 
     def _direct(self, p: Poly) -> bool:
         """p >= 0 by replacing each bounded atom, innermost first, by its worst case."""
         for _ in range(8):
-            bounded = [a for m in p for a in m if a in self.ranges]
+            bounded = [a for m in p for a in m if a in self.ranges or a in self.quotients]
             if not bounded:
                 break
             atom = max(bounded)
+            multiplied = self._without_quotient(p, atom)
+            if multiplied is not None:
+                p = multiplied
+                continue
+            if atom not in self.ranges:
+                return False
             sign = self._sign(p, atom)
             if sign == 0:
                 return False
@@ -349,6 +425,15 @@ class Integers:
                 return False
             p = replaced
         return all(c >= 0 and all(a in self.never_negative for a in m) for m, c in p.items())
+
+    def _without_quotient(self, p: Poly, atom: int) -> Poly | None:
+        """c * p at its least, where the atom is x // c and stands alone; None for other atoms."""
+        if atom not in self.quotients or any(atom in m and len(m) > 1 for m in p):
+            return None
+        c, x = self.quotients[atom]
+        amount = p[(atom,)]
+        rest = {m: c * value for m, value in p.items() if m != (atom,)}
+        return combine(rest, x if amount < 0 else combine(x, constant(c - 1), -1), amount)
 
     def _sign(self, p: Poly, atom: int) -> int:
         """The sign of the atom's coefficient; 0 where it is not clear."""

@@ -199,6 +199,7 @@ def assert_(cx: Context, node: ast.Assert) -> None:
     cond = cx.value(node.condition)
     message = node.message if node.message is not None else "assertion failed"
     cx.check(cond, "AssertionFailed", message)
+    cx.ints.assume_condition(cond, True)
 
 
 @lowers(ast.ExprStmt)
