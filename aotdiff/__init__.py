@@ -16,11 +16,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from aotdiff.frontend.diagnostics import CompileError
+    from aotdiff.runtime.engine import backward_all as backward
+    from aotdiff.runtime.engine import grad
     from aotdiff.runtime.errors import AssertionFailed, DeviceError
     from aotdiff.runtime.function import Function
+    from aotdiff.runtime.gradmode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
     from aotdiff.runtime.gradcheck import GradcheckError, gradcheck
     from aotdiff.runtime.module import Module, compile, compile_source, load
     from aotdiff.runtime.native import set_num_threads
+    from aotdiff.runtime.tensor import Tensor, from_numpy, tensor
 
 _PLACES = {
     "CompileError": "aotdiff.frontend.diagnostics",
@@ -34,6 +38,15 @@ _PLACES = {
     "compile_source": "aotdiff.runtime.module",
     "load": "aotdiff.runtime.module",
     "set_num_threads": "aotdiff.runtime.native",
+    "Tensor": "aotdiff.runtime.tensors",
+    "from_numpy": "aotdiff.runtime.tensors",
+    "tensor": "aotdiff.runtime.tensors",
+    "grad": "aotdiff.runtime.tensors",
+    "backward": "aotdiff.runtime.tensors",
+    "enable_grad": "aotdiff.runtime.gradmode",
+    "is_grad_enabled": "aotdiff.runtime.gradmode",
+    "no_grad": "aotdiff.runtime.gradmode",
+    "set_grad_enabled": "aotdiff.runtime.gradmode",
 }
 
 __all__ = [
@@ -43,11 +56,20 @@ __all__ = [
     "Function",
     "GradcheckError",
     "Module",
+    "Tensor",
+    "backward",
     "compile",
     "compile_source",
+    "enable_grad",
+    "from_numpy",
+    "grad",
     "gradcheck",
+    "is_grad_enabled",
     "load",
+    "no_grad",
+    "set_grad_enabled",
     "set_num_threads",
+    "tensor",
 ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotdiff.runtime import fastcall
 from aotdiff.runtime.binding import Binder, arrange, choose_real
-from aotdiff.runtime.interface import Interface, Parameter, default_wrt, derive, wrt_leaves
+from aotdiff.runtime.interface import Group, Interface, Parameter, default_wrt, derive, wrt_leaves
 
 if TYPE_CHECKING:
     from aotdiff.runtime.compiler import Compiler
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Wrt = str | Sequence[str] | None
 Chain = tuple[tuple[str, tuple[str, ...], bool], ...]  # form, names, whether wrt was a tuple: innermost first
+tensor_type: Any = None  # set by `runtime.recorded`, which takes over the calls with tensors
+tensor_call: Any = None
 
 
 @fastcall.enable
@@ -32,6 +34,7 @@ class Function(fastcall.base_type()):
         self.interface = interface
         self._entries: dict[str, tuple[Binder, Native]] = {}
         self._generic = interface.is_generic
+        self._nested = any(isinstance(p.kind, Group) for p in interface.parameters)
         self._only: tuple[Binder, Native] | None = None
         self.__name__ = self.__qualname__ = interface.name
         self.__doc__ = f"{interface.name}{str(interface)[2:]}\n\nDefined at {interface.path}:{interface.line}."
@@ -76,6 +79,8 @@ class Function(fastcall.base_type()):
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if kwargs or len(args) != len(self.interface.parameters):
             args = tuple(arrange(self.interface, args, kwargs))
+        if tensor_type is not None and _mentions(args, self._nested):
+            return tensor_call(self, args, out)
         binder, native = self._only or self._entry(args)
         values = binder.values(args)
         if out is None:
@@ -157,6 +162,14 @@ class Function(fastcall.base_type()):
             interface = derive(self.interface, form, names, tupled)
             made = self._module._functions[self._root, chain] = Function(self._module, self._root, interface, chain)
         return made
+
+
+def _mentions(args: Any, nested: bool) -> bool:
+    """Whether a tensor is among the arguments, or inside the tuples that they are."""
+    for arg in args:
+        if type(arg) is tensor_type or (nested and isinstance(arg, (tuple, list)) and _mentions(arg, True)):
+            return True
+    return False
 
 
 def _names(f: Interface, wrt: Wrt) -> tuple[tuple[str, ...], bool]:

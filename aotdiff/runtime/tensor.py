@@ -1,0 +1,559 @@
+"""`Tensor`: an array with a gradient, and a place in the graph of recorded calls.
+
+Data: `_data` is a numpy array; or a Python float, for a float64 number of no dimensions that nobody shares (it is put
+in memory when somebody asks for its buffer). `_cell` holds the version of the buffer, None as long as it is 0 and the
+tensor is alone. History: `_node` is None for a leaf, else the edge (see `graph_nodes`) that this tensor came from.
+What the operators do is in `tensor_ops`, views and indexing in `tensor_views`, changes in place in `tensor_inplace`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from aotdiff.runtime.graph_nodes import Cell, Hook, Node, watch_of
+
+_F64 = np.dtype(np.float64)
+Shape = tuple[int, ...]
+
+
+class Tensor:
+    """Made by `ad.tensor`, `ad.from_numpy`, operators, and compiled functions called with tensors."""
+
+    __slots__ = ("__weakref__", "_cell", "_data", "_grad", "_hooks", "_needs", "_node")
+    __array_priority__ = 1000.0
+    _data: Any
+
+    def __init__(self, data: Any, node: Any = None, cell: Cell | None = None) -> None:
+        self._data = data
+        self._cell = cell
+        self._node = node
+        self._needs = node is not None
+        self._grad: Tensor | None = None
+        self._hooks: dict[int, Callable[[Any], Any]] | None = None
+
+    # What it holds -------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> np.dtype:
+        return _F64 if type(self._data) is float else self._data.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return () if type(self._data) is float else self._data.shape
+
+    @property
+    def ndim(self) -> int:
+        return 0 if type(self._data) is float else self._data.ndim
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        return 1 if type(self._data) is float else self._data.size
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Strides in elements, or the one of one dimension."""
+        strides = self.strides
+        return strides if dim is None else strides[dim]
+
+    @property
+    def strides(self) -> Shape:
+        """In elements."""
+        if type(self._data) is float:
+            return ()
+        return tuple([s // self._data.itemsize for s in self._data.strides])
+
+    def is_contiguous(self) -> bool:
+        return type(self._data) is float or self._data.flags.c_contiguous
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.kind == "f"
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._cell is None else self._cell.version
+
+    def item(self) -> Any:
+        """The number in a tensor with one element."""
+        if type(self._data) is float:
+            return self._data
+        if self._data.size != 1:
+            raise RuntimeError(f"item() needs a tensor with one element, this one has shape {self.shape}")
+        return self._data.item()
+
+    def tolist(self) -> Any:
+        return self._data if type(self._data) is float else self._data.tolist()
+
+    def numpy(self) -> np.ndarray:
+        """The buffer itself as a numpy array; writing into it is not seen by the check of versions."""
+        if self._needs:
+            raise RuntimeError("numpy() of a tensor that requires grad would lose its history: use detach().numpy()")
+        return buffer(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        wanted = array if dtype is None else array.astype(dtype, copy=False)
+        return wanted.copy() if copy and wanted is array else wanted
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"only integer tensors are indices, this one is {self.dtype}")
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise RuntimeError(f"a tensor of shape {self.shape} is neither true nor false: use any() or all()")
+        return bool(self.item())
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("a tensor of no dimensions has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter([self[k] for k in range(len(self))])
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        text = np.array2string(np.asarray(self._data), separator=", ", prefix="tensor(")
+        dtype = "" if self.dtype.name in ("float64", "int64", "bool") else f", dtype={self.dtype}"
+        history = f", grad_fn={self.grad_fn!r}" if self._node is not None else ", requires_grad=True"
+        return f"tensor({text}{dtype}{history if self._needs else ''})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._node is not None:
+            raise RuntimeError("only leaf tensors can be pickled: use detach()")
+        return _rebuild, (np.array(self._data), self._needs, self._grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        make, args = self.__reduce__()
+        return memo.setdefault(id(self), make(*args))
+
+    # Gradients -----------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._needs
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        value = bool(value)
+        if value == self._needs:
+            return
+        if self._node is not None:
+            raise RuntimeError("requires_grad can be switched off only on leaf tensors: use detach() for one without")
+        if value and self.dtype.kind != "f":
+            raise RuntimeError(f"only floating point tensors can require grad, this one is {self.dtype}")
+        self._needs = value
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        return self._node is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The recorded call that this tensor is a result of."""
+        edge = self._node
+        return edge if edge is None or type(edge) is Node else edge.node
+
+    @property
+    def grad(self) -> Tensor | None:
+        if self._grad is None and self._node is not None and not self.retains_grad:
+            warnings.warn(
+                "reading .grad of a tensor that is not a leaf: only leaves get one, unless retain_grad() asked for it",
+                UserWarning,
+                stacklevel=2,
+            )
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            self._check_grad(value)
+        self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
+    def _check_grad(self, value: Any) -> None:
+        if not isinstance(value, Tensor):
+            raise TypeError(f".grad takes a Tensor or None, not a {type(value).__name__}")
+        if value is self:
+            raise RuntimeError("a tensor cannot be its own .grad")
+        if value.shape != self.shape:
+            raise RuntimeError(f".grad needs the shape of its tensor, {self.shape}; got shape {value.shape}")
+        if value.dtype != self.dtype:
+            raise RuntimeError(f".grad needs the dtype of its tensor, {self.dtype}; got dtype {value.dtype}")
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this non-leaf tensor too."""
+        if not self._needs:
+            raise RuntimeError("retain_grad() on a tensor whose requires_grad is False")
+        if self._node is not None:
+            self._watch().retains = True
+
+    @property
+    def retains_grad(self) -> bool:
+        watch = None if self._node is None else watch_of(self._node)
+        return watch is not None and watch.retains and watch.tensor is not None and watch.tensor() is self
+
+    def _watch(self) -> Any:
+        """The watch of this result, which then knows this tensor."""
+        watch = watch_of(self._node, make=True)
+        assert watch is not None
+        if watch.tensor is None or watch.tensor() is None:
+            import weakref
+
+            watch.tensor = weakref.ref(self)
+        return watch
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Hook:
+        """Call `hook` with the gradient in every walk; what it returns, if not None, takes its place."""
+        if not self._needs:
+            raise RuntimeError("a hook needs a tensor that requires grad: this one has requires_grad False")
+        if self._node is not None:
+            return Hook(self._watch().hooks, hook)
+        if self._hooks is None:
+            self._hooks = {}
+        return Hook(self._hooks, hook)
+
+    def backward(
+        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:  # fmt: skip
+        """Add the gradient of this tensor to the `.grad` of the leaves it was computed from, or of `inputs`.
+
+        `gradient` weights the elements (needed for more than one); the graph is freed unless `retain_graph`;
+        with `create_graph` the gradients can be differentiated themselves.
+        """
+        _engine.backward(self, gradient, retain_graph, create_graph, inputs)
+
+    def detach(self) -> Tensor:
+        """A leaf without history that shares the buffer and its version."""
+        return Tensor(buffer(self), None, cell_of(self))
+
+    def detach_(self) -> Tensor:
+        """Forget the history."""
+        self._node, self._needs = None, False
+        return self
+
+    # Arithmetic ----------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Tensor:
+        return _ops.binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _ops.binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _ops.binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _ops.binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return _ops.binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return _ops.binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return _ops.binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _ops.binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return _ops.binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return _ops.binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return _ops.binary("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return _ops.binary("mod", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return _ops.power(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return _ops.power(other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return _ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return _ops.matmul(other, self)
+
+    def __neg__(self) -> Tensor:
+        return _ops.unary("neg", self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return _ops.unary("abs", self)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return _ops.binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return _ops.binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return _ops.binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return _ops.binary("ge", self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return _ops.binary("eq", self, other, NotImplemented)
+
+    def __ne__(self, other: Any) -> Any:
+        return _ops.binary("ne", self, other, NotImplemented)
+
+    def __invert__(self) -> Tensor:
+        return _ops.unary("invert", self)
+
+    def pow(self, exponent: Any) -> Tensor:
+        return _ops.power(self, exponent)
+
+    def matmul(self, other: Any) -> Tensor:
+        return _ops.matmul(self, other)
+
+    dot = mm = mv = matmul
+
+    def maximum(self, other: Any) -> Tensor:
+        """The larger of each pair of elements; a tie is shared equally by the derivative."""
+        return _ops.binary("maximum", self, other)
+
+    def minimum(self, other: Any) -> Tensor:
+        """The smaller of each pair of elements."""
+        return _ops.binary("minimum", self, other)
+
+    def clone(self) -> Tensor:
+        """A copy with its own buffer; gradient flows through."""
+        return _ops.unary("clone", self)
+
+    def to(self, dtype: Any) -> Tensor:
+        """The same numbers as another dtype; gradient flows through between float types."""
+        return _ops.convert(self, np.dtype(dtype))
+
+    astype = to
+
+    # Reductions ----------------------------------------------------------------------------------------------
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return _ops.reduction("sum", self, axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return _ops.reduction("mean", self, axis, keepdims)
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return _ops.reduction("prod", self, axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        """The derivative goes to the first of equal elements."""
+        return _ops.reduction("max", self, axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return _ops.reduction("min", self, axis, keepdims)
+
+    def any(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return _ops.reduction("any", self, axis, keepdims)
+
+    def all(self, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return _ops.reduction("all", self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None) -> Tensor:
+        return _ops.reduction("argmax", self, axis, False)
+
+    def argmin(self, axis: int | None = None) -> Tensor:
+        return _ops.reduction("argmin", self, axis, False)
+
+    # Views ---------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return _views.getitem(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _inplace.setitem(self, index, value)
+
+    @property
+    def T(self) -> Tensor:
+        return _views.permute(self, tuple(reversed(range(self.ndim))))
+
+    def t(self) -> Tensor:
+        if self.ndim > 2:
+            raise RuntimeError(f"t() is for at most two dimensions, this tensor has shape {self.shape}")
+        return self.T
+
+    def permute(self, *axes: Any) -> Tensor:
+        return _views.permute(self, _views.sizes_of(axes))
+
+    def transpose(self, first: int, second: int) -> Tensor:
+        return _views.swap(self, first, second)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """A view where the layout allows it, else a copy."""
+        return _views.reshape(self, _views.sizes_of(shape))
+
+    view = reshape
+
+    def flatten(self) -> Tensor:
+        return _views.reshape(self, (-1,))
+
+    def squeeze(self, axis: int | None = None) -> Tensor:
+        return _views.squeeze(self, axis)
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        return _views.unsqueeze(self, axis)
+
+    def expand(self, *shape: Any) -> Tensor:
+        """A view broadcast to a larger shape."""
+        return _views.expand(self, _views.sizes_of(shape))
+
+    broadcast_to = expand
+
+    def contiguous(self) -> Tensor:
+        return self if self.is_contiguous() else self.clone()
+
+    # In place ------------------------------------------------------------------------------------------------
+
+    def add_(self, other: Any) -> Tensor:
+        return _inplace.change(self, "add", other)
+
+    def sub_(self, other: Any) -> Tensor:
+        return _inplace.change(self, "sub", other)
+
+    def mul_(self, other: Any) -> Tensor:
+        return _inplace.change(self, "mul", other)
+
+    def div_(self, other: Any) -> Tensor:
+        return _inplace.change(self, "div", other)
+
+    def copy_(self, source: Any) -> Tensor:
+        return _inplace.copy(self, source)
+
+    def fill_(self, value: Any) -> Tensor:
+        return _inplace.fill(self, value)
+
+    def zero_(self) -> Tensor:
+        return _inplace.fill(self, 0)
+
+    __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
+
+
+def _unary(name: str) -> Callable[[Tensor], Tensor]:
+    def method(self: Tensor) -> Tensor:
+        return _ops.unary(name, self)
+
+    method.__name__ = name
+    method.__doc__ = f"`{name}` of each element."
+    return method
+
+
+UNARY = (
+    "exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "cbrt", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "abs", "sign", "floor", "ceil", "round", "erf", "erfc",
+    "lgamma", "digamma", "sigmoid", "softplus", "relu", "isnan", "isinf", "isfinite", "neg",
+)  # fmt: skip
+for _name in UNARY:
+    setattr(Tensor, _name, _unary(_name))
+
+
+# Making tensors ------------------------------------------------------------------------------------------------
+
+
+def wrap(value: Any, node: Any = None) -> Tensor:
+    """A tensor over an array or number nobody else has; a float64 of no dimensions is kept as a Python float."""
+    if type(value) is not float:
+        if type(value) is not np.ndarray:
+            value = np.asarray(value)
+        if not value.ndim and value.dtype is _F64:
+            value = value.item()
+    return Tensor(value, node)
+
+
+def buffer(t: Tensor) -> np.ndarray:
+    """The tensor's memory as an array: made now, if it is a number without one."""
+    if type(t._data) is float:
+        t._data = np.array(t._data)
+    return t._data
+
+
+def cell_of(t: Tensor) -> Cell:
+    """The tensor's version cell, made now if it has none."""
+    if t._cell is None:
+        t._cell = Cell()
+    return t._cell
+
+
+def _array(data: Any, dtype: Any) -> np.ndarray:
+    if isinstance(data, Tensor):
+        data = data._data
+    elif isinstance(data, (list, tuple)):
+        data = _unwrapped(data)
+    array = np.array(data, None if dtype is None else np.dtype(dtype), order="C")
+    if array.dtype.kind not in "fiubc":
+        raise TypeError(f"a tensor holds numbers; {type(data).__name__} became an array of {array.dtype}")
+    return array
+
+
+def _unwrapped(data: Any) -> Any:
+    """Nested lists with the tensors in them replaced by their values."""
+    if isinstance(data, (list, tuple)):
+        return [_unwrapped(item) for item in data]
+    return np.asarray(data._data) if isinstance(data, Tensor) else data
+
+
+def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A new leaf with a copy of numbers, (nested) lists or an array; floats are float64 where nothing else says so."""
+    made = wrap(_array(data, dtype))
+    if requires_grad:
+        made.requires_grad = True
+    return made
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A leaf that shows the array's own memory, with its strides."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy takes a numpy array, not a {type(array).__name__}")
+    if array.dtype.kind not in "fiubc":
+        raise TypeError(f"a tensor holds numbers; this array is of {array.dtype}")
+    return Tensor(array)
+
+
+def _rebuild(array: np.ndarray, needs: bool, grad: Tensor | None) -> Tensor:
+    made = tensor(array, requires_grad=needs)
+    made._grad = grad
+    return made
+
+
+# Only now: these modules use the class.
+from aotdiff.runtime import engine as _engine  # noqa: E402
+from aotdiff.runtime import tensor_inplace as _inplace  # noqa: E402
+from aotdiff.runtime import tensor_ops as _ops  # noqa: E402
+from aotdiff.runtime import tensor_views as _views  # noqa: E402
