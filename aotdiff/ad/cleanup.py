@@ -99,6 +99,20 @@ def _variant(module: Module, func: Func, flags: tuple[bool, ...]) -> Func:
     attrs = {"derived": key} | {k: v for k, v in func.attrs.items() if k in ("recursive", "inline")}
     new = Func(module.fresh_name(f"{func.name}.pure"), Region(), list(func.result_types), attrs, func.loc)
     module.add(new)
+    if func.body.ops:
+        _write_variant(module, new, func, flags)
+    return new
+
+
+def finish_variants(module: Module) -> None:
+    """Write the variants of functions that were themselves not written yet when the variant was asked for."""
+    for func in list(module.funcs.values()):
+        key = func.attrs.get("derived", ("",))
+        if key[0] == "without" and not func.body.ops:
+            _write_variant(module, func, module.funcs[key[1]], key[2])
+
+
+def _write_variant(module: Module, new: Func, func: Func, flags: tuple[bool, ...]) -> None:
     body = copy_region(func.body, {})
     handles = {arg for arg, drop in zip(body.args, flags, strict=True) if drop}
     drop_handles(module, body, handles)
@@ -107,4 +121,3 @@ def _variant(module: Module, func: Func, flags: tuple[bool, ...]) -> Func:
         arg.index = k
     prune(body)
     new.body = body
-    return new

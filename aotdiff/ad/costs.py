@@ -6,6 +6,8 @@ sequential loop is what makes the loop reversible; one kept from a branch costs 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aotdiff.ad.freshness import Freshness
 from aotdiff.ad.mincut import INFINITE
 from aotdiff.ad.sizes import Sizes
@@ -27,7 +29,7 @@ _CHEAP = frozenset(
 )
 _MIDDLE = {"div": 3, "ratio": 3, "sqrt": 3, "floordiv": 4, "mod": 4, "ipow": 4}
 
-_SCALAR = {"par": 60.0, "for": 4.0, "while": 4.0}
+_SCALAR = {"par": 60.0, "for": 4.0, "while": 4.0, "call": 2.0}
 _BRANCH_SCALAR = {"par": 8.0, "for": 4.5, "while": 4.5, "": 0.5}
 _BRANCH_ARRAY = {"par": 2000.0, "for": 32.0, "while": 32.0, "": 1.0}
 
@@ -37,10 +39,10 @@ class Costs:
 
     __slots__ = ("structure", "sizes", "freshness")
 
-    def __init__(self, structure: Structure, sizes: Sizes, recursive: bool):
+    def __init__(self, structure: Structure, sizes: Sizes, travelling: Iterable[Value]):
         self.structure = structure
         self.sizes = sizes
-        self.freshness = Freshness(structure, recursive)
+        self.freshness = Freshness(structure, travelling)
 
     def keep(self, value: Value, op: Op) -> float:
         """Of keeping a value of a region of `op` beyond it."""
@@ -50,6 +52,8 @@ class Costs:
             return SPOILS_LOOP
         if op.name == "if":
             return _BRANCH_ARRAY[self._around(op)]
+        if op.name == "call":
+            return 20.0
         regular = self.regular(value, op)
         if op.name != "par":
             return 30.0 if regular else 40.0

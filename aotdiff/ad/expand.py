@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aotdiff.ad.forward import jvp_func
-from aotdiff.ad.reverse import vjp_func
+from aotdiff.ad.reverse import use_records, vjp_func
 from aotdiff.ir.graph import Func, Module, Op
 from aotdiff.passes.facts import callees
 from aotdiff.passes.pipeline import PREPARE, run
@@ -20,6 +20,7 @@ def expand_derivatives(module: Module) -> None:
     done: set[str] = set()
     for name in list(module.funcs):
         _expand(module, name, done)
+    use_records(module)
 
 
 def _derivative(func: Func) -> Op | None:

@@ -6,6 +6,8 @@ keeping a version alive for a later read, would turn a step that costs O(1) into
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aotdiff.ad.structure import Structure, loop_body, loop_inits
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Array
@@ -14,13 +16,13 @@ _FOLLOW = frozenset(["update", "insert", "shaped", "reshape", "stop_gradient"])
 
 
 class Freshness:
-    """Answers for the arrays of one function. Parameters of a `recursive` function travel from frame to frame."""
+    """Answers for the arrays of one function. `travelling` are parameters that go changed from frame to frame."""
 
-    __slots__ = ("structure", "recursive", "_fresh", "_carries")
+    __slots__ = ("structure", "travelling", "_fresh", "_carries")
 
-    def __init__(self, structure: Structure, recursive: bool = False):
+    def __init__(self, structure: Structure, travelling: Iterable[Value] = ()):
         self.structure = structure
-        self.recursive = recursive
+        self.travelling = set(travelling)
         self._fresh: dict[Value, bool] = {}
         self._carries: dict[Region, dict[Value, set[Value]]] = {}
 
@@ -39,7 +41,7 @@ class Freshness:
         region = arg.owner
         assert isinstance(region, Region)
         if self.structure.owner[region] is None:
-            return self.recursive
+            return arg in self.travelling
         edges = self._edges(region)
         return any(_reaches(edges, other, other) for other in [arg, *_reachable(edges, arg)])
 

@@ -8,6 +8,7 @@ inner loop is a value of the loop around it, which the next pair handles in turn
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aotdiff.ad.cleanup import prune, strip_effects, without_outer_handles
@@ -24,7 +25,7 @@ from aotdiff.ir.types import I64, Acc, Array, Type, dims_of, element_of
 
 @dataclass(eq=False, slots=True)
 class Pairing:
-    """A forward region of `op` and the region that reverses it.
+    """A forward region of `op` and the region that reverses it. For a whole function `op` is a stand-in, `BOUNDARY`.
 
     args: region arguments that the reverse region has in closed form (indices). index: where the iteration's values
     stand in kept maps. start: operations at the head of `reverse` that these come from.
@@ -38,33 +39,53 @@ class Pairing:
     start: int = 0
 
 
+# Stands for the call between a function that runs forward and one that reverses it.
+BOUNDARY = Op("call", [], [])
+
+
 def legalise(
     module: Module,
     structure: Structure,
     sizes: Sizes,
     pairs: dict[Region, Pairing],
     sweep: Region,
-    recursive: bool = False,
-) -> None:
-    """Make every operand in `sweep` one that is in scope; changes the forward function and the sweep."""
-    _Legaliser(module, structure, sizes, pairs, recursive).run(sweep)
+    travelling: Iterable[Value] = (),
+    boundary: Pairing | None = None,
+) -> list[Value]:
+    """Make every operand in `sweep` one that is in scope; changes the forward function and the sweep.
+
+    `travelling` are array parameters that calls pass on changed. With `boundary` the sweep is to be another function,
+    with `boundary.args` in scope: returned are the forward values that it takes as the fields of the record
+    `boundary.index`, which the sweep unpacks.
+    """
+    return _Legaliser(module, structure, sizes, pairs, travelling).run(sweep, boundary)
 
 
 class _Legaliser:
     def __init__(
-        self, module: Module, structure: Structure, sizes: Sizes, pairs: dict[Region, Pairing], recursive: bool
+        self,
+        module: Module,
+        structure: Structure,
+        sizes: Sizes,
+        pairs: dict[Region, Pairing],
+        travelling: Iterable[Value],
     ):
         self.module = module
         self.structure = structure
         self.sizes = sizes
         self.pairs = pairs
-        self.costs = Costs(structure, sizes, recursive)
+        self.costs = Costs(structure, sizes, travelling)
         self.templates: dict[Op, Op] = {}
         self.lifted: dict[Value, Value] = {}
         self.kept: dict[tuple[Value, Op], list[Value]] = {}
+        self.fields: list[Value] = []
 
-    def run(self, sweep: Region) -> None:
+    def run(self, sweep: Region, boundary: Pairing | None) -> list[Value]:
         self._visit(sweep)
+        if boundary is not None:
+            self._resolve(boundary)
+            self.sizes.flush()
+            return self.fields
         top = self.structure.func.body
         env: Env = {}
         for value in self._needs(sweep, top):
@@ -73,6 +94,7 @@ class _Legaliser:
                 env[value] = lifted
         _replace(sweep.ops, env)
         self.sizes.flush()
+        return []
 
     def _visit(self, region: Region) -> None:
         for op in list(region.ops):
@@ -113,7 +135,7 @@ class _Legaliser:
 
     def _sizes_needed(self, pairing: Pairing, value: Value) -> list[Value]:
         """Sizes inside the loop by which a kept array is cut out of a flat one."""
-        if len(dims_of(value.type)) < 2 or pairing.op.name == "if" or self.costs.regular(value, pairing.op):
+        if len(dims_of(value.type)) < 2 or pairing.op.name in ("if", "call") or self.costs.regular(value, pairing.op):
             return []
         sizes = self.sizes.of(value)
         self.sizes.flush()
@@ -174,6 +196,10 @@ class _Legaliser:
                 self.kept[key] = [self._keep_map(value, op, home)]
             self.sizes.flush()
         return self.kept[key]
+
+    def keep_field(self, value: Value, home: Region) -> None:
+        """Make the value the next field of the function's record."""
+        self.fields.append(self._lift(value, home))
 
     def _keep_map(self, value: Value, op: Op, home: Region) -> Value:
         home.terminator.operands.append(value)
@@ -314,6 +340,7 @@ class _Rewriter:
         self.env: Env = dict(pairing.args)
         # Kept rows: the row, the array it is a row of, and how an index of the row becomes one of the array.
         self.rows: list[tuple[Value, Value, Value | None]] = []
+        self.unpack: Op | None = None
 
     def write(self, keep: list[Value], again: list[Op]) -> None:
         # In forward order: an operation run again may take a kept value, and a kept array the sizes made after it.
@@ -334,7 +361,7 @@ class _Rewriter:
 
     def _place(self, value: Value) -> int:
         """Position of the last of what the value takes: its definition, and its sizes if a loop keeps it flat."""
-        flat = self.pairing.op.name != "if" and len(dims_of(value.type)) > 1
+        flat = self.pairing.op.name not in ("if", "call") and len(dims_of(value.type)) > 1
         sizes = self.legaliser.sizes.of(value) if flat else []
         return max(self.order.get(v.owner, -1) for v in [value, *sizes])  # type: ignore[call-overload]
 
@@ -345,6 +372,9 @@ class _Rewriter:
 
     def _kept(self, value: Value) -> None:
         op = self.pairing.op
+        if op is BOUNDARY:
+            self._field(value)
+            return
         results = self.legaliser.keep(value, op, self.pairing.forward)
         if op.name == "if":
             self.env[value] = results[0]
@@ -354,6 +384,12 @@ class _Rewriter:
             self._regular_row(value, results[0])
         else:
             self._flat_row(value, *results)
+
+    def _field(self, value: Value) -> None:
+        if self.unpack is None:
+            self.unpack = self.b.emit("record_unpack", self.pairing.index, [])
+        self.legaliser.keep_field(value, self.pairing.forward)
+        self.env[value] = _add_result(self.unpack, value.type, value.name)
 
     def _regular_row(self, value: Value, array: Value) -> None:
         sizes, index = self.legaliser.sizes.of(value), self.pairing.index

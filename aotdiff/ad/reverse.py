@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 from aotdiff.ad.activity import Activity
 from aotdiff.ad.callflow import CallFlow, Flags, has_rule
-from aotdiff.ad.cleanup import drop_handles, prune, simplify
+from aotdiff.ad.cleanup import drop_handles, finish_variants, prune, simplify
 from aotdiff.ad.prepare import prepare
 from aotdiff.ad.readonly import ReadOnly
-from aotdiff.ad.residuals import legalise
+from aotdiff.ad.residuals import BOUNDARY, Pairing, legalise
 from aotdiff.ad.reverse_sweep import Scope, Sweep
 from aotdiff.ad.sizes import Sizes
 from aotdiff.ad.structure import Structure
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Region, Value
-from aotdiff.ir.types import Acc, Scalar, Type, array_type, dims_of, element_of
+from aotdiff.ir.rewrite import substitute
+from aotdiff.ir.types import Acc, Record, Scalar, Type, array_type, dims_of, element_of
 from aotdiff.passes.inline import call_order
 from aotdiff.passes.pipeline import run
 
@@ -63,48 +64,122 @@ class Request:
 
 
 class Pullbacks:
-    """Makes reverse functions; each once for what is asked of it."""
+    """Makes reverse functions; each once for what is asked of it.
 
-    __slots__ = ("module", "flow", "read_only", "_made", "_recursive")
+    A call of a function that is not recursive is reversed by running the function again. With `records`, a recursive
+    function runs once: a forward function leaves a record for a function that only reverses. Such functions are not
+    differentiated again, so `records` is for when no more derivatives are to be taken (`use_records`).
+    """
 
-    def __init__(self, module: Module):
+    __slots__ = ("module", "flow", "read_only", "records", "_made", "_pairs", "_recursive", "_depth")
+
+    def __init__(self, module: Module, records: bool = False):
         self.module = module
         self.flow = CallFlow(module)
         self.read_only = ReadOnly(module)
+        self.records = records
         self._made = {f.attrs["derived"]: f for f in module.funcs.values() if "derived" in f.attrs}
+        self._pairs: dict[Request, tuple[Func, Func]] = {}
         self._recursive = call_order(module)[1]
+        self._depth = 0
 
     def function(self, request: Request) -> Func:
         """The function is in the module before its body is written: it may call itself."""
         made = self._made.get(request.key)
         if made is not None:
             return made
-        func = self.module.funcs[request.func]
-        name = self.module.fresh_name(f"{func.name}.vjp_{'_'.join(map(str, request.wrt))}" + "_v" * request.value)
-        attrs = {"derived": request.key} | {k: func.attrs[k] for k in ("recursive", "inline") if k in func.attrs}
-        given = [func.params[k].type for k in request.wrt if not request.by_handle[k]]
-        new = Func(name, Region(), [*(func.result_types if request.value else []), *given], attrs, func.loc)
-        self.module.add(new)
+        new = self._declare(request, request.key, "vjp", [])
+        if request.value:
+            new.result_types[:0] = self.module.funcs[request.func].result_types
         self._made[request.key] = new
-        new.body = _Body(self, func, request).write()
-        simplify(self.module, new, ("canonicalize", "cse"))
+        self.write(new, request)
         return new
+
+    def write(self, new: Func, request: Request) -> None:
+        """Write the body of a function that does what is asked."""
+        self._depth += 1
+        new.body = _Body(self, request).write()
+        self._finish(new)
+
+    def pair(self, request: Request) -> tuple[Func, Func]:
+        """A function that runs forward and gives a record after its results, and one that takes the record and the
+        arrays that are only read, then seeds, adjoints for live handles and handles."""
+        found = self._pairs.get(request)
+        if found is not None:
+            return found
+        func = self.module.funcs[request.func]
+        record = Record(self._record_name(f"{func.name}.residuals"))
+        forward = self._declare(request, ("forward", *request.key), "forward", [*func.result_types, record])
+        reverse = self._declare(request, ("reverse", *request.key), "reverse", [])
+        found = self._pairs[request] = forward, reverse
+        self._depth += 1
+        forward.body, reverse.body = _Body(self, request).write_pair(record)
+        self._finish(forward, reverse)
+        return found
 
     def recursive(self, func: Func) -> bool:
         return func.name in self._recursive
+
+    def _declare(self, request: Request, key: tuple, suffix: str, types: list[Type]) -> Func:
+        """A function that has no body yet, of these results or of the cotangents asked for."""
+        func = self.module.funcs[request.func]
+        name = self.module.fresh_name(f"{func.name}.{suffix}_{'_'.join(map(str, request.wrt))}" + "_v" * request.value)
+        attrs = {"derived": key} | {k: func.attrs[k] for k in ("recursive", "inline") if k in func.attrs}
+        given = [func.params[k].type for k in request.wrt if not request.by_handle[k]]
+        return self.module.add(Func(name, Region(), types or given, attrs, func.loc))
+
+    def _record_name(self, stem: str) -> str:
+        """A new record, without fields so far."""
+        name, k = stem, 1
+        while name in self.module.records:
+            k += 1
+            name = f"{stem}_{k}"
+        self.module.records[name] = ()
+        return name
+
+    def _finish(self, *funcs: Func) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            finish_variants(self.module)
+        for func in funcs:
+            simplify(self.module, func, ("canonicalize", "cse"))
+
+
+def use_records(module: Module) -> None:
+    """Write reverse functions that call recursive functions again, so that these run forward once.
+
+    For when all derivatives are expanded.
+    """
+    recursive = call_order(module)[1]
+    pullbacks: Pullbacks | None = None
+    # Latest first: a function is the source of later ones as long as it has no records.
+    for func in reversed(list(module.funcs.values())):
+        key = func.attrs.get("derived", ("",))
+        if key[0] != "vjp" or key[1] not in module.funcs:
+            continue
+        source = module.funcs[key[1]]
+        if any(op.name == "call" and op.attrs["callee"] in recursive for op in source.body.walk()):
+            pullbacks = pullbacks or Pullbacks(module, records=True)
+            pullbacks.write(func, Request(*key[1:]))
 
 
 class _Body:
     """Writes the body of one reverse function."""
 
-    def __init__(self, pullbacks: Pullbacks, func: Func, request: Request):
+    def __init__(self, pullbacks: Pullbacks, request: Request):
         self.pullbacks = pullbacks
         self.request = request
         module = pullbacks.module
-        source = _calling(func) if has_rule(func) else func
-        self.func = prepare(module, source, self._activity)
+        func = module.funcs[request.func]
+        self.func = prepare(module, _calling(func) if has_rule(func) else func, self._activity)
         self.activity = self._activity(self.func)
         self.params = list(self.func.params)
+        self.structure = Structure(self.func)
+        self.sizes = Sizes(self.structure)
+        self.sweep = Region()
+        self.read_only = [pullbacks.read_only.param(func, k) for k in range(len(func.params))]
+        travelling = pullbacks.recursive(func)
+        self.travelling = [p for p, only in zip(self.params, self.read_only, strict=True) if travelling and not only]
 
     def _activity(self, func: Func) -> Activity:
         request = self.request
@@ -112,34 +187,63 @@ class _Body:
         return self.pullbacks.flow.activity(func, varied, request.seeded, request.live)
 
     def write(self) -> Region:
-        pullbacks, request = self.pullbacks, self.request
+        """One region: forward operations, then the sweep."""
         body = self.func.body
-        structure = Structure(self.func)
-        sizes = Sizes(structure)
-        sweep_region = Region()
-        sw = Sweep(pullbacks, structure, sizes, self.activity, Builder(sweep_region, self.func.loc))
-        self._open(sw)
-        sw.sweep(body)
-        sw.b.loc = self.func.loc
-        primal = body.terminator.operands if request.value else []
-        sw.b.ret([*primal, *(sw.take_or_zeros(self.params[k]) for k in request.wrt if not request.by_handle[k])])
-        sizes.flush()
-        prune(sweep_region, {v for pairing in sw.pairs.values() for v in pairing.index})
-        recursive = pullbacks.recursive(self.pullbacks.module.funcs[request.func])
-        legalise(pullbacks.module, structure, sizes, sw.pairs, sweep_region, recursive)
-        self._close(sweep_region)
+        pairs = self._reverse(body.terminator.operands if self.request.value else [])
+        module = self.pullbacks.module
+        legalise(module, self.structure, self.sizes, pairs, self.sweep, self.travelling)
+        self._drop_own_handles()
+        body.ops[-1:] = self.sweep.ops
+        prune(body)
         return body
+
+    def write_pair(self, record: Record) -> tuple[Region, Region]:
+        """Two regions: the forward operations, which end in a record, and the sweep, which begins with it."""
+        module, body = self.pullbacks.module, self.func.body
+        pairs = self._reverse([])
+        reverse = Region([Value(record, "residuals")])
+        given = body.args[len(self.params) :]
+        passed = [p for p, only in zip(self.params, self.read_only, strict=True) if only]
+        scope = {v: v for v in [*passed, *given]}
+        boundary = Pairing(BOUNDARY, body, self.sweep, scope, list(reverse.args))
+        fields = legalise(module, self.structure, self.sizes, pairs, self.sweep, self.travelling, boundary)
+        module.records[record.name] = tuple(v.type for v in fields)
+        body.args = self.params
+        env = {p: reverse.add_arg(p.type, p.name) for p in passed}
+        for arg in given:
+            arg.owner, arg.index = reverse, len(reverse.args)
+            reverse.args.append(arg)
+        reverse.ops = self.sweep.ops
+        substitute(reverse, env)
+        results = body.terminator.operands
+        body.ops.pop()
+        b = Builder(body, self.func.loc)
+        b.ret([*results, b.emit("record_make", fields, [record], {"record": record.name}).result])
+        prune(body)
+        return body, reverse
+
+    def _reverse(self, primal: list[Value]) -> dict[Region, Pairing]:
+        """Sweep backwards into `self.sweep`, which ends with the cotangents after `primal`."""
+        request = self.request
+        sw = Sweep(self.pullbacks, self.structure, self.sizes, self.activity, Builder(self.sweep, self.func.loc))
+        self._open(sw)
+        sw.sweep(self.func.body)
+        sw.b.loc = self.func.loc
+        cotangents = [sw.take_or_zeros(self.params[k]) for k in request.wrt if not request.by_handle[k]]
+        sw.b.ret([*primal, *cotangents])
+        self.sizes.flush()
+        prune(self.sweep, {v for pairing in sw.pairs.values() for v in pairing.index})
+        return sw.pairs
 
     def _open(self, sw: Sweep) -> None:
         """New parameters: seeds, adjoints for live handles, handles."""
         body, request = self.func.body, self.request
         sw.enter(body)
-        seeds = [(v, self._param(v, "ct")) for v, on in zip(body.yielded, request.seeded, strict=True) if on]
+        seeds = [(v, self._param(v.type, v, "ct")) for v, on in zip(body.yielded, request.seeded, strict=True) if on]
         for param, on in zip(self.params, request.live, strict=True):
             if on:
                 assert isinstance(param.type, Acc)
-                type_ = array_type(param.type.element, param.type.dims)
-                sw.handle_adjoints[param] = body.add_arg(type_, f"{param.name}_ct" if param.name else "ct")
+                sw.handle_adjoints[param] = self._param(array_type(param.type.element, param.type.dims), param, "ct")
         outer = sw.scope
         sw.scope = Scope("loop", outer)
         sw.enter(body)
@@ -147,17 +251,16 @@ class _Body:
             if request.by_handle[k]:
                 element = element_of(param.type)
                 assert isinstance(element, Scalar)
-                name = f"{param.name}_acc" if param.name else "acc"
-                sw.scope.handles[param] = body.add_arg(Acc(element, dims_of(param.type)), name)
+                sw.scope.handles[param] = self._param(Acc(element, dims_of(param.type)), param, "acc")
                 sw.level[param] = outer
         for value, seed in seeds:
             sw.add(value, seed)
 
-    def _param(self, value: Value, suffix: str) -> Value:
-        return self.func.body.add_arg(value.type, f"{value.name}_{suffix}" if value.name else suffix)
+    def _param(self, type_: Type, value: Value, suffix: str) -> Value:
+        return self.func.body.add_arg(type_, f"{value.name}_{suffix}" if value.name else suffix)
 
-    def _close(self, sweep: Region) -> None:
-        """Put the sweep after the forward operations, which no longer accumulate into the function's own handles."""
+    def _drop_own_handles(self) -> None:
+        """The forward operations do not accumulate into the function's own handles, which go."""
         body = self.func.body
         handles = {p for p in self.params if isinstance(p.type, Acc)}
         if handles:
@@ -165,8 +268,6 @@ class _Body:
             body.args = [arg for arg in body.args if arg not in handles]
             for k, arg in enumerate(body.args):
                 arg.index = k
-        body.ops[-1:] = sweep.ops
-        prune(body)
 
 
 def _calling(func: Func) -> Func:

@@ -37,15 +37,29 @@ def _plain(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None], live: li
         return
     by_handle = tuple(k in wrt and pullbacks.read_only.param(func, k) for k in range(len(op.operands)))
     seeded, live_flags = tuple(c is not None for c in adjoints), tuple(c is not None for c in live)
-    reverse = pullbacks.function(Request(func.name, wrt, seeded, live_flags, by_handle, False))
+    request = Request(func.name, wrt, seeded, live_flags, by_handle, False)
 
-    args = [v for v in op.operands if not isinstance(v.type, Acc)]
+    if pullbacks.records and pullbacks.recursive(func):
+        forward, reverse = pullbacks.pair(request)
+        args = [_record(op, forward)]
+        args += [v for k, v in enumerate(op.operands) if pullbacks.read_only.param(func, k)]
+    else:
+        reverse = pullbacks.function(request)
+        args = [v for v in op.operands if not isinstance(v.type, Acc)]
     args += [c for c in [*adjoints, *live] if c is not None]
     saved = sw.open("loop")
     args += [_handle(sw, op.operands[k]) for k in wrt if by_handle[k]]
     results = sw.finish_loop(saved, lambda b: b.call(reverse, args))
     for k, c in zip([k for k in wrt if not by_handle[k]], results, strict=True):
         sw.add(op.operands[k], c)
+
+
+def _record(op: Op, forward: Func) -> Value:
+    """Make the call one of the forward function; the record it gives."""
+    op.attrs = {**op.attrs, "callee": forward.name}
+    record = Value(forward.result_types[-1], "residuals", op, len(op.results))
+    op.results.append(record)
+    return record
 
 
 def _handle(sw: Sweep, value: Value) -> Value:

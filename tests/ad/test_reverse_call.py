@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotdiff.ad.reverse import vjp_func
+from aotdiff.ad.reverse import use_records, vjp_func
 from aotdiff.ir.builder import Builder, new_func
 from aotdiff.ir.graph import Func, Module, Value
-from aotdiff.ir.interpreter import run
+from aotdiff.ir.interpreter import Counter, run
 from aotdiff.ir.types import F64, I64, Array
-from tests.ad.reference import check_orders
+from aotdiff.ir.verifier import verify
+from tests.ad.reference import check_orders, float_params, random_cts
 
 VECTOR = Array(F64, (None,))
 
@@ -26,24 +27,18 @@ def recursive(module: Module, name: str, params: list, results: list, body) -> F
     return stub
 
 
-def test_power() -> None:
-    """S18: x ** n by recursion, n = 5, x = 2: 32, 80, 160."""
+def power_program(n: int = 5) -> tuple[Module, Func, list]:
+    """x ** n."""
     module = Module()
 
     def body(b: Builder, call, x: Value, n: Value) -> list[Value]:
         return b.if_(b.scalar("eq", n, b.i64(0)), lambda b: [b.const(1.0)],
                      lambda b: [b.mul(x, call(b, [x, b.sub(n, b.i64(1))])[0])])
 
-    f = recursive(module, "r", [("x", F64), ("n", I64)], [F64], body)
-    first = vjp_func(module, f, (0,), True)
-    assert run(module, first.name, [2.0, 5, 1.0]) == [32.0, 80.0]
-    second = vjp_func(module, vjp_func(module, f, (0,), False), (0,), False)
-    assert run(module, second.name, [2.0, 5, 1.0, 1.0]) == [160.0]
-    third = vjp_func(module, second, (0,), False)
-    assert run(module, third.name, [2.0, 5, 1.0, 1.0, 1.0]) == [240.0]
+    return module, recursive(module, "r", [("x", F64), ("n", I64)], [F64], body), [2.0, n]
 
 
-def test_recursion_over_array() -> None:
+def tree_program() -> tuple[Module, Func, list]:
     """An array that is only read: its adjoint travels as a handle."""
     module = Module()
 
@@ -53,17 +48,23 @@ def test_recursion_over_array() -> None:
 
         def split(b: Builder) -> list[Value]:
             mid = b.scalar("floordiv", b.add(lo, hi), b.i64(2))
-            left, right = call(b, [a, lo, mid])[0], call(b, [a, mid, hi])[0]
-            return [b.add(b.mul(left, right), b.read(a, mid))]
+            ends = b.par([b.i64(2)], ["map"], lambda b, i: [b.select(b.scalar("eq", i, b.i64(0)), lo, mid)])[0]
+
+            def half(b: Builder, i: Value) -> list[Value]:
+                start = b.read(ends, i)
+                return call(b, [a, start, b.select(b.scalar("eq", i, b.i64(0)), mid, hi)])
+
+            (halves,) = b.par([b.i64(2)], ["map"], half)
+            return [b.add(b.mul(b.read(halves, b.i64(0)), b.read(halves, b.i64(1))), b.read(a, mid))]
 
         return b.if_(b.scalar("le", b.sub(hi, lo), b.i64(1)), leaf, split)
 
     tree = recursive(module, "tree", [("a", VECTOR), ("lo", I64), ("hi", I64)], [F64], body)
     f = module.add(new_func("f", [("a", VECTOR)], lambda b, a: b.call(tree, [a, b.i64(0), b.dim(a, 0)])))
-    check_orders(module, f, [np.array([0.3, -0.7, 1.1, 0.4, 0.9])], 3)
+    return module, f, [np.array([0.3, -0.7, 1.1, 0.4, 0.9])]
 
 
-def test_recursion_with_update() -> None:
+def walk_program(n: int = 3) -> tuple[Module, Func, list]:
     """An array that is updated on the way: its adjoint travels by value."""
     module = Module()
 
@@ -80,8 +81,23 @@ def test_recursion_with_update() -> None:
     def entry(b: Builder, x: Value, a: Value) -> list[Value]:
         return b.call(walk, [b.update(a, x, b.i64(1)), b.i64(0)])
 
-    f = module.add(new_func("f", [("x", F64), ("a", VECTOR)], entry))
-    check_orders(module, f, [0.6, np.array([0.3, -0.7, 1.1])], 3)
+    return module, module.add(new_func("f", [("x", F64), ("a", VECTOR)], entry)), [0.6, np.linspace(0.3, 1.1, n)]
+
+
+def test_power() -> None:
+    """S18: x ** n by recursion, n = 5, x = 2: 32, 80, 160."""
+    module, f, _ = power_program()
+    first = vjp_func(module, f, (0,), True)
+    assert run(module, first.name, [2.0, 5, 1.0]) == [32.0, 80.0]
+    second = vjp_func(module, vjp_func(module, f, (0,), False), (0,), False)
+    assert run(module, second.name, [2.0, 5, 1.0, 1.0]) == [160.0]
+    third = vjp_func(module, second, (0,), False)
+    assert run(module, third.name, [2.0, 5, 1.0, 1.0, 1.0]) == [240.0]
+
+
+@pytest.mark.parametrize("program", [tree_program, walk_program])
+def test_recursion_over_arrays(program) -> None:
+    check_orders(*program(), 3)
 
 
 def test_calls_in_loops() -> None:
@@ -151,3 +167,40 @@ def test_rule(kind: str) -> None:
     assert run(module, g.name, [3.0, 2, 2.0, 1.0]) == [40.0, 120.0]
     second = vjp_func(module, g, (0, 2, 3), False)
     assert run(module, second.name, [3.0, 2, 2.0, 1.0, 1.0, 0.0]) == [0.0, 40.0, 40.0]
+
+
+def with_records(module: Module) -> Module:
+    """What is left to do when no more derivatives are taken."""
+    use_records(module)
+    verify(module)
+    return module
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("program", [power_program, tree_program, walk_program])
+def test_records(program, order: int) -> None:
+    """Reverse functions with residual records give what those that run the function again give."""
+    module, f, args = program()
+    for k in range(order):
+        rng = np.random.default_rng(k)
+        args = [*args, *random_cts(rng, module, f, args)]
+        f = vjp_func(module, f, float_params(f), False)
+    expected = run(module, f.name, args)
+    found = run(with_records(module), f.name, args)
+    assert module.records
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-13)
+
+
+@pytest.mark.parametrize("program", [power_program, walk_program])
+def test_records_are_linear(program) -> None:
+    """Depth of recursion 10 and 20: twice the operations, not four times."""
+    steps = []
+    for size in (10, 20):
+        module, f, args = program(size)
+        args = [*args, *random_cts(np.random.default_rng(0), module, f, args)]
+        f = vjp_func(module, f, float_params(f), False)
+        counter = Counter()
+        run(with_records(module), f.name, args, counter=counter)
+        steps.append(counter.steps)
+    assert steps[1] < 2.2 * steps[0], steps
