@@ -79,6 +79,7 @@ class _Site:
     nest: list[Op]
     branches: list[Op]
     value: Value
+    nothing: float  # what stands for no addition; see note: zeros
     places: list[_Place] = field(default_factory=list)
 
     @property
@@ -102,13 +103,14 @@ class _Part:
     """
 
     value: Value
+    nothing: float
     at: list[Value] = field(default_factory=list)
     places: list[_Place] | None = None
     axes: list[int] = field(default_factory=list)
 
     def map_values(self, change: Callable[[Value], Value]) -> _Part:
         places = None if self.places is None else [place.map_values(change) for place in self.places]
-        return _Part(change(self.value), [change(v) for v in self.at], places, self.axes)
+        return _Part(change(self.value), self.nothing, [change(v) for v in self.at], places, self.axes)
 
     def is_whole(self) -> bool:
         """Whether the array is just what the accumulator gets."""
@@ -120,11 +122,15 @@ class _Part:
         found = [place.iteration(b, i) for place, i in zip(self.places, index, strict=True)]
         axes = sorted(range(len(index)), key=self.axes.__getitem__)
         conditions = [c for _, c in found]
-        return _where(b, conditions, self.value.type, lambda b: b.read(self.value, *(found[k][0] for k in axes)))
+        return _where(
+            b, conditions, self.value.type, self.nothing, lambda b: b.read(self.value, *(found[k][0] for k in axes))
+        )
 
 
-def _where(b: Builder, conditions: Sequence[Value | None], type_: Type, value: Callable[[Builder], Value]) -> Value:
-    """`value(b)` where all conditions hold, else 0."""
+def _where(
+    b: Builder, conditions: Sequence[Value | None], type_: Type, nothing: float, value: Callable[[Builder], Value]
+) -> Value:
+    """`value(b)` where all conditions hold, else `nothing`."""
     wanted = [c for c in conditions if c is not None]
     if not wanted:
         return value(b)
@@ -132,7 +138,7 @@ def _where(b: Builder, conditions: Sequence[Value | None], type_: Type, value: C
     for c in wanted[1:]:
         both = b.scalar("and", both, c)
     element = element_of(type_)
-    return b.if_(both, lambda b: [value(b)], lambda b: [b.const(0.0, element)])[0]
+    return b.if_(both, lambda b: [value(b)], lambda b: [b.const(nothing, element)])[0]
 
 
 def _affine(value: Value, indices: list[Value]) -> tuple[Value | None, int, list[tuple[int, Value]]] | None:
@@ -209,7 +215,8 @@ class _Converter:
                 if handle in each.operands:
                     if nest is None or each.name != "accum":
                         return False
-                    found.append(_Site(each, region, nest, branches, each.operands[1]))
+                    nothing = -0.0 if found else 0.0
+                    found.append(_Site(each, region, nest, branches, each.operands[1], nothing))
                 for inner in each.regions:
                     if nest is None or each.name not in ("par", "if"):
                         fine = visit(inner, None, branches)
@@ -249,7 +256,7 @@ class _Converter:
         for branch in reversed(site.branches):
             inside = next(r for r in branch.regions if r is site.home or _holds(r, site))
             other = branch.regions[1 - branch.regions.index(inside)]
-            zero = Op("const", [], [site.value.type], {"value": 0.0, "type": site.value.type})
+            zero = Op("const", [], [site.value.type], {"value": site.nothing, "type": site.value.type})
             other.ops.insert(0, zero)
             inside.terminator.operands.append(site.value)
             other.terminator.operands.append(zero.result)
@@ -298,7 +305,7 @@ class _Converter:
         value = site.value
         if how == "point":
             site.home.ops.remove(site.accum)
-            return _Part(value, site.index)
+            return _Part(value, site.nothing, site.index)
         if how == "apart":
             init = op.operands[op.regions[0].args.index(site.accum.operands[0])]
             return _Apart(self, site, level).extract(op.regions[0], init)
@@ -307,7 +314,7 @@ class _Converter:
         lead = tuple(constant(n) for n in par.operands[: par.attrs["rank"]])
         result = _add_map(par, value, Array(value.type, lead))  # type: ignore[arg-type]
         self.level[result] = level
-        return _Part(result, [], site.places, [index.index(place.arg) for place in site.places])
+        return _Part(result, site.nothing, [], site.places, [index.index(place.arg) for place in site.places])
 
     def split(self, site: _Site, level: int) -> None:
         """Make the trailing indices of a `par` an inner `par` that sums what the site added."""
@@ -499,7 +506,7 @@ class _Apart:
             found = [place.iteration(b, i) for place, i in zip(site.places, index, strict=True)]
             env = {place.arg: i for place, (i, _) in zip(site.places, found, strict=True)}
             conditions = [c for _, c in found]
-            return [_where(b, conditions, site.value.type, lambda b: self.sum_of(b, env, kept))]
+            return [_where(b, conditions, site.value.type, site.nothing, lambda b: self.sum_of(b, env, kept))]
 
         result = scratch.par(extents, ["map"], outer, names=[place.arg.name for place in site.places])[0]
         at = body.ops.index(first) + 1
@@ -507,7 +514,7 @@ class _Apart:
         for op in scratch.region.ops:
             self.converter.level.update((r, self.level) for r in op.results)
         exact = [_Place(p.arg, 1, [], n, True) for p, n in zip(site.places, extents, strict=True)]
-        return _Part(result, [], exact, list(range(len(exact))))
+        return _Part(result, site.nothing, [], exact, list(range(len(exact))))
 
     def sum_of(self, b: Builder, env: Env, kept: dict[Value, Value]) -> Value:
         """What is added for the iterations in `env`, summed over the loop indices that are not there."""
@@ -598,3 +605,7 @@ def _copy_pure(op: Op, env: Env) -> Op:
 
 def _holds(region: Region, site: _Site) -> bool:
     return any(inner is site.home or _holds(inner, site) for op in region.ops for inner in op.regions)
+
+
+# Note: zeros. Where an addition does not happen, a number stands for it: 0.0 for the first addition to a handle, -0.0
+# for the others. x + -0.0 is x, so the others vanish where that is found out later, and a sum of nothing is still 0.0.

@@ -23,7 +23,7 @@ from aotdiff.passes.registry import register_local
 MOST_ITERATIONS = 16
 MOST_SEQUENTIAL = 8
 MOST_ELEMENTS = 36
-LARGEST_LOOP = 500  # operations that one loop may become
+LARGEST_LOOP = 2000  # operations that one loop may become
 LARGEST_FUNCTION = 8000
 
 _ONE_OP = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
@@ -300,7 +300,8 @@ def _insert(u: _Unroller, op: Op, operands: list[Value]) -> bool:
         if at is None:
             return False
         elements[at] = part
-    u.elements[u.copy(op, operands).result] = elements
+    assert isinstance(array.type, Array)
+    u.env[op.result] = u.array(elements, array.type)
     return True
 
 
