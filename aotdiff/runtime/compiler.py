@@ -238,7 +238,7 @@ class Compiler:
     def llvm_text(self, graph: Graph, name: str, interface: Interface | None) -> tuple[str, bool]:
         """LLVM text as emitted for an optimised graph, and whether a wrapper for fast calls is in it."""
         from aotdiff.codegen import driver
-        from aotdiff.runtime import fastcall
+        from aotdiff.runtime import fastcall, fastcall_text
 
         text = driver.emit_llvm(graph, [name], self.codegen_options())
         wrapper = None
@@ -246,7 +246,7 @@ class Compiler:
             loops = any(
                 op.name in ("par", "for", "while", "call") for f in graph.funcs.values() for op in f.body.walk()
             )
-            wrapper = fastcall.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
+            wrapper = fastcall_text.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
         return text + (wrapper or ""), wrapper is not None
 
     def code_text(self, root: str, places: Places, real: str, stage: str) -> str:

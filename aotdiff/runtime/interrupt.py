@@ -1,26 +1,31 @@
 """Ctrl-C during a native call.
 
-Python's own handler only notes a signal until bytecode runs again, which an endless native loop prevents. So a
-small native handler stands before it while a call of the main thread runs: it sets a flag that native loops poll,
-then calls Python's. When the call has stopped, Python raises `KeyboardInterrupt` as it would anywhere else.
+Python's own handler only notes a signal until bytecode runs again, which an endless native loop prevents. So a small
+native handler stands before it: it sets a flag that native loops poll, then calls Python's. When the call has stopped,
+Python raises `KeyboardInterrupt` as it would anywhere else.
+
+There is one handler in a process, whichever compiled library brought it: two that know nothing of each other could
+end up calling each other for ever.
 """
 
 from __future__ import annotations
 
 import ctypes
 import signal
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
-_flag = ctypes.c_int32(0)
-_previous = ctypes.c_void_p(None)  # Python's handler
-_handler: Any = None
-_action: Any = None
-
-_IR = """
-define void @aotdiff.interrupt(i32 %signal) {{
-  store atomic i32 1, ptr inttoptr (i64 {flag} to ptr) monotonic, align 4
-  %previous = load ptr, ptr inttoptr (i64 {previous} to ptr)
+# The handler, and where its flag and Python's handler are kept.
+HANDLER_TEXT = """
+@aotdiff.interrupted = internal global i32 0
+@aotdiff.previous = internal global ptr null
+define ptr @aotdiff.interrupt_flag() { ret ptr @aotdiff.interrupted }
+define ptr @aotdiff.interrupt_previous() { ret ptr @aotdiff.previous }
+define void @aotdiff.interrupt(i32 %signal) {
+  store atomic i32 1, ptr @aotdiff.interrupted monotonic, align 4
+  %previous = load ptr, ptr @aotdiff.previous
   %known = icmp ne ptr %previous, null
   br i1 %known, label %pass, label %done
 pass:
@@ -28,28 +33,70 @@ pass:
   br label %done
 done:
   ret void
-}}
+}
 """
 
 
 class _Action(ctypes.Structure):
-    """`struct sigaction` of glibc and musl on 64-bit Linux; the size leaves room for others."""
+    """`struct sigaction` of 64-bit Linux and macOS begins so; the rest is only carried along."""
 
     _fields_ = [("handler", ctypes.c_void_p), ("rest", ctypes.c_char * 256)]
 
 
-def flag_address() -> int:
-    """Where native code looks."""
-    return ctypes.addressof(_flag)
+class Handler:
+    """The handler of this process: `find` gives the address of one of its native functions by name."""
+
+    def __init__(self, find: Callable[[str], int]) -> None:
+        self.address = find("aotdiff.interrupt")
+        get = ctypes.CFUNCTYPE(ctypes.c_void_p)
+        self.flag_address = int(get(find("aotdiff.interrupt_flag"))() or 0)
+        self.flag = ctypes.c_int32.from_address(self.flag_address)
+        self.previous = ctypes.c_void_p.from_address(int(get(find("aotdiff.interrupt_previous"))() or 0))
+        self.action = getattr(ctypes.CDLL(None), "sigaction", None)
+        self.find = find  # keeps the code
+
+    def install(self) -> None:
+        """Stand before Python's handler, unless the program wants none or a native one of its own."""
+        found = _Action()
+        if self.action is None or self.action(int(signal.SIGINT), None, ctypes.byref(found)):
+            return
+        if found.handler in (None, 0, 1, self.address) or not callable(signal.getsignal(signal.SIGINT)):
+            return
+        self.previous.value = found.handler
+        found.handler = self.address
+        self.action(int(signal.SIGINT), ctypes.byref(found), None)
+
+
+def handler() -> Handler | None:
+    """The handler, if one is there."""
+    return getattr(sys, "_aotdiff_interrupt_handler", None)
+
+
+def provide(make: Callable[[], Callable[[str], int]]) -> None:
+    """Make the handler from native code, unless there is one already."""
+    if handler() is None:
+        made = Handler(make())
+        made.install()
+        sys._aotdiff_interrupt_handler = made  # type: ignore[attr-defined]
 
 
 def arm() -> int | None:
     """Before a call: what it is to poll. Only calls of the main thread can be interrupted."""
-    if threading.current_thread() is not threading.main_thread():
+    found: Any = handler()
+    if found is None or threading.current_thread() is not threading.main_thread():
         return None
-    _flag.value = 0
-    _install()
-    return flag_address()
+    found.flag.value = 0
+    found.install()
+    return found.flag_address
+
+
+def settle() -> None:
+    """After a call that was interrupted: let Python's handler run; it normally raises."""
+    found = handler()
+    if found is not None:
+        found.flag.value = 0
+    for _ in range(1000):
+        pass
 
 
 def main_thread_state() -> int:
@@ -62,30 +109,3 @@ def main_thread_state() -> int:
     while following := api.PyThreadState_Next(state):
         state = following
     return state
-
-
-def settle() -> None:
-    """After a call that was interrupted: let Python's handler run; it normally raises."""
-    _flag.value = 0
-    for _ in range(1000):
-        pass
-
-
-def _install() -> None:
-    """Put our handler before Python's, unless the program wants no handler or a native one of its own."""
-    global _handler, _action
-    if _handler is None:
-        from aotdiff.codegen.driver import Options, load, object_from
-
-        _action = ctypes.CDLL(None).sigaction
-        text = _IR.format(flag=ctypes.addressof(_flag), previous=ctypes.addressof(_previous))
-        _handler = load(object_from(text, Options(opt=0)))
-    ours = _handler.address("interrupt")
-    found = _Action()
-    if _action(int(signal.SIGINT), None, ctypes.byref(found)) or found.handler == ours:
-        return
-    if found.handler in (None, 0, 1) or not callable(signal.getsignal(signal.SIGINT)):
-        return
-    _previous.value = found.handler
-    found.handler = ours
-    _action(int(signal.SIGINT), ctypes.byref(found), None)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import keyword
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from aotdiff.codegen.driver import Options as CodeOptions
+from aotdiff.codegen.driver import load as load_object
+from aotdiff.codegen.driver import object_from
+from aotdiff.runtime import cache, interrupt
 from aotdiff.runtime.binding import Binder
 from aotdiff.runtime.compiler import Compiler, Options, Source, read_source
 from aotdiff.runtime.function import Chain, Function, chain_places
@@ -77,7 +81,22 @@ class Module:
         instance = interface.instance(real)
         with self._lock:
             places = chain_places(self._exports[root].interface, chain)
-            return Binder(instance), Native(compiler.object_code(root, places, instance, real), instance)
+            code = compiler.object_code(root, places, instance, real)
+        interrupt.provide(_interrupt_code)
+        loaded = load_object(code.data)
+        fast = loaded.address(f"fast.{code.symbol}") if code.fast else 0
+        return Binder(instance), Native(loaded.address(code.symbol), fast, instance, loaded)
+
+
+def _interrupt_code() -> Callable[[str], int]:
+    """Native code of the Ctrl-C handler, by symbol."""
+    key = cache.key("interrupt", cache.compiler_version(), cache.machine())
+    data = cache.get(key)
+    if data is None:
+        data = object_from(interrupt.HANDLER_TEXT, CodeOptions(opt=1))
+        cache.put(key, data)
+    loaded = load_object(data)
+    return lambda symbol: loaded.address(symbol.removeprefix("aotdiff."))
 
 
 def compile(

@@ -15,7 +15,6 @@ import numpy as np
 
 from aotdiff.codegen.context import Context
 from aotdiff.runtime import interrupt
-from aotdiff.runtime.compiler import ObjectCode
 from aotdiff.runtime.errors import exception_for
 from aotdiff.runtime.interface import Interface, Leaf, leaves
 
@@ -83,13 +82,11 @@ class Native:
 
     __slots__ = ("_call", "_results", "address", "fast", "loaded", "reads")
 
-    def __init__(self, code: ObjectCode, interface: Interface) -> None:
-        from aotdiff.codegen.driver import load
-
-        self.loaded = load(code.data)
-        self.reads = code.reads
-        self.address = self.loaded.address(code.symbol)
-        self.fast = self.loaded.address(f"fast.{code.symbol}") if code.fast else 0
+    def __init__(self, address: int, fast: int, interface: Interface, owner: Any) -> None:
+        """`fast` is the wrapper's address (or 0), `owner` what keeps the code in memory."""
+        self.address = address
+        self.fast = fast
+        self.owner = owner
         types = [t for p in interface.parameters for leaf in leaves(p.kind) for t in _parameter_types(leaf)]
         results = list(leaves(interface.result))
         types += [t for leaf in results for t in (ctypes.c_void_p, *[ctypes.c_int64] * len(leaf.sizes))]

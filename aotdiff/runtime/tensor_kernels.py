@@ -25,24 +25,23 @@ def compiled(text: str, name: str, title: str) -> Function:
     return compile_source(f"{head}{text}\nexport {name}\n", base=_STD, name=f"<{title}>")[name]
 
 
+_LIBRARY = {
+    "gather": ("x: {0}[n], at: i64[m]", "{0}[m]"),
+    "scatter": ("x: {0}[n], at: i64[m], v: {0}[m]", "{0}[n]"),
+    "dot_vv": ("x: {0}[k], y: {0}[k]", "{0}"),
+    "dot_mv": ("x: {0}[n, k], y: {0}[k]", "{0}[n]"),
+    "dot_vm": ("x: {0}[k], y: {0}[k, m]", "{0}[m]"),
+    "dot_mm": ("x: {0}[n, k], y: {0}[k, m]", "{0}[n, m]"),
+    "dot_batch": ("x: {0}[b, n, k], y: {0}[b, k, m]", "{0}[b, n, m]"),
+}
+
+
 @cache
 def library(name: str, element: str) -> Function:
     """A function of `tensor.grad` over whole arrays, for one element type."""
-    return compiled(f"export {name}_{element} = {_instance(name, element)}", f"{name}_{element}", name)
-
-
-def _instance(name: str, element: str) -> str:
-    x, y, flat, at = f"x: {element}", f"y: {element}", f"x: {element}[n]", "at: i64[m]"
-    lambdas = {
-        "gather": f"|{flat}, {at}| gather(x, at)",
-        "scatter": f"|{flat}, {at}, v: {element}[m]| scatter(x, at, v)",
-        "dot_vv": f"|{x}[k], {y}[k]| dot_vv(x, y)",
-        "dot_mv": f"|{x}[n, k], {y}[k]| dot_mv(x, y)",
-        "dot_vm": f"|{x}[k], {y}[k, m]| dot_vm(x, y)",
-        "dot_mm": f"|{x}[n, k], {y}[k, m]| dot_mm(x, y)",
-        "dot_batch": f"|{x}[b, n, k], {y}[b, k, m]| dot_batch(x, y)",
-    }
-    return lambdas[name]
+    parameters, result = [part.format(element) for part in _LIBRARY[name]]
+    given = ", ".join(part.partition(":")[0] for part in parameters.split(", ") if ":" in part)
+    return compiled(f"fn tensor_{name}({parameters}) -> {result} = {name}({given})", f"tensor_{name}", name)
 
 
 # Element by element ------------------------------------------------------------------------------------------------
