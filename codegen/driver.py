@@ -31,18 +31,22 @@ class CodegenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to compile. cpu: "native", "generic" or a name LLVM knows; triple: None for this machine."""
+    """How to compile. cpu: "native", "generic" or a name LLVM knows; triple: None for this machine.
+
+    strips: several iterations of a `par` at once where its body has loops (from opt 2).
+    """
 
     opt: int = 3
     fast_math: bool = False
     cpu: str = "native"
     triple: str | None = None
     vector_math: bool = True
+    strips: bool = True
 
     def key(self) -> str:
         """What object code depends on besides the graph."""
         cpu = f"{llvm.get_host_cpu_name()}+{_features(self)}" if self.cpu == "native" else self.cpu
-        parts = (self.opt, self.fast_math, cpu, self.triple or llvm.get_process_triple(), self.vector_math)
+        parts = (self.opt, self.fast_math, cpu, self.triple or llvm.get_process_triple(), self.vector_math, self.strips)
         return f"{llvm.llvm_version_info}:{parts}"
 
 
@@ -166,12 +170,6 @@ def object_bytes(module: Module, exports: Sequence[str] | None = None, options: 
 def object_from(text: str, options: Options | None = None) -> bytes:
     """An object file of LLVM IR: what `emit_llvm` gives, perhaps with functions added."""
     options = options or Options()
-    with _LOCK:
-        return target_machine(options).emit_object(optimise(text, options))
-
-
-def object_from(text: str, options: Options) -> bytes:
-    """An object file from LLVM IR."""
     with _LOCK:
         return target_machine(options).emit_object(optimise(text, options))
 

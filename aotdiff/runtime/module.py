@@ -85,7 +85,7 @@ class Module:
         interrupt.provide(_interrupt_code)
         loaded = load_object(code.data)
         fast = loaded.address(f"fast.{code.symbol}") if code.fast else 0
-        return Binder(instance), Native(loaded.address(code.symbol), fast, instance, loaded)
+        return Binder(instance), Native(loaded.address(code.symbol), fast, instance, loaded, code.reads)
 
 
 def _interrupt_code() -> Callable[[str], int]:

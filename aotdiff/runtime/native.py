@@ -80,10 +80,13 @@ class Native:
     value per result.
     """
 
-    __slots__ = ("_call", "_results", "address", "fast", "loaded", "reads")
+    __slots__ = ("_call", "_results", "address", "fast", "owner", "reads")
 
-    def __init__(self, address: int, fast: int, interface: Interface, owner: Any) -> None:
-        """`fast` is the wrapper's address (or 0), `owner` what keeps the code in memory."""
+    def __init__(
+        self, address: int, fast: int, interface: Interface, owner: Any, reads: tuple[int, ...] | None = None
+    ) -> None:
+        """`fast` is the wrapper's address (or 0), `owner` keeps the code in memory, `reads` is as in `ObjectCode`."""
+        self.reads = reads
         self.address = address
         self.fast = fast
         self.owner = owner
