@@ -14,14 +14,15 @@ def emit_withacc(fe: FunctionEmitter, op: Op) -> None:
     stores: list[Ref | Handle] = []
     for init, arg in zip(op.operands, region.args, strict=True):
         assert isinstance(arg.type, Acc)
+        lanes = fe.lanes_of(arg)
         if isinstance(init.type, Scalar):
-            handle = Handle(fe.alloca(memory_type(init.type)), (), init.type)
-            fe.store_element(init.type, fe.val(init), handle.ptr)
+            handle = Handle(fe.alloca(memory_type(init.type, lanes), 8 if lanes == 1 else 64), (), init.type, lanes)
+            fe.store_element(init.type, fe.like(init, arg), handle.ptr, lanes)
             stores.append(handle)
         else:
-            ref = fe.consume(fe.ref(init))
+            ref = fe.consume(fe.ref(init), lanes)
             assert isinstance(ref.element, Scalar)
-            handle = Handle(ref.ptr, ref.dims, ref.element)
+            handle = Handle(ref.ptr, ref.dims, ref.element, lanes)
             stores.append(ref)
         fe.bind(arg, handle)
     moved = fe.dying_captures(op)
@@ -29,7 +30,7 @@ def emit_withacc(fe: FunctionEmitter, op: Op) -> None:
         del outer.owned[buffer]
     outs = _body(fe, op, moved)
     for result, store in zip(op.results, stores, strict=False):
-        fe.bind(result, fe.load_element(store.element, store.ptr) if isinstance(store, Handle) else store)
+        fe.bind(result, store if isinstance(store, Ref) else fe.load_element(store.element, store.ptr, store.lanes))
     for result, out in zip(op.results[len(stores) :], outs, strict=True):
         fe.bind(result, out)
 
@@ -59,6 +60,9 @@ def _body(fe: FunctionEmitter, op: Op, moved: list[Buffer]) -> list[str | Ref]:
 
 def emit_accum(fe: FunctionEmitter, op: Op) -> None:
     handle = fe.handle(op.operands[0])
+    if fe.strip is not None:
+        fe.strip.accumulate(fe, op, handle)
+        return
     ptr = fe.element_at(handle, [fe.val(v) for v in op.operands[2:]])
     old = fe.load_element(handle.element, ptr)
     t = llvm_type(handle.element)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.function import FunctionEmitter, Row
 from aotdiff.codegen.values import Buffer, Ref, element_size, llvm_type, memory_type
 from aotdiff.ir.graph import Op
 from aotdiff.ir.types import Array, Record, Scalar
@@ -34,6 +34,9 @@ def emit_dim(fe: FunctionEmitter, op: Op) -> None:
 
 def emit_read(fe: FunctionEmitter, op: Op) -> None:
     array = fe.ref(op.operands[0])
+    if fe.strip is not None:
+        fe.bind(op.results[0], fe.strip.read(fe, op, array))
+        return
     ptr = fe.element_at(array, [fe.val(v) for v in op.operands[1:]])
     value = fe.load_element(array.element, ptr)
     if isinstance(array.element, Record):
@@ -43,7 +46,11 @@ def emit_read(fe: FunctionEmitter, op: Op) -> None:
 
 
 def emit_update(fe: FunctionEmitter, op: Op) -> None:
-    target = fe.consume(fe.ref(op.operands[0]))
+    target = fe.consume(fe.ref(op.operands[0]), fe.lanes_of(op.results[0]))
+    if fe.strip is not None:
+        fe.strip.write(fe, op, target)
+        fe.bind(op.results[0], target)
+        return
     ptr = fe.element_at(target, [fe.val(v) for v in op.operands[2:]])
     if isinstance(target.element, Record):
         _replace_record(fe, op, target.element, ptr)
@@ -74,49 +81,26 @@ def hand_over(fe: FunctionEmitter, ref: Ref) -> str:
 def emit_insert(fe: FunctionEmitter, op: Op) -> None:
     rank = len(op.operands) - 2
     block = fe.ref(op.operands[1])
-    target = fe.consume(fe.ref(op.operands[0]))
+    lanes = fe.lanes_of(op.results[0])
+    target = fe.consume(fe.ref(op.operands[0]), lanes)
+    block = fe.widen(block, lanes)
     offsets = [fe.val(v) for v in op.operands[2:]]
-    rows = [_open_loop(fe, block.dims[r]) for r in range(rank - 1)]
+    rows = [Row(fe, block.dims[r]) for r in range(rank - 1)]
     indices = [row.index for row in rows]
     to = fe.element_at(target, [*map(fe.add, offsets[:-1], indices), offsets[-1]])
     source = fe.element_at(block, [*indices, "0"])
     if isinstance(block.element, Record):
         raise NotImplementedError("insert of records")
-    fe.copy_bytes(to, source, fe.mul(block.dims[-1], str(element_size(block.element))))
+    fe.copy_bytes(to, source, fe.mul(block.dims[-1], str(element_size(block.element) * lanes)))
     for row in reversed(rows):
         row.close(fe)
     fe.bind(op.results[0], target)
 
 
-class _Row:
-    """A counting loop being emitted."""
-
-    def __init__(self, fe: FunctionEmitter, count: str):
-        head, body, self.exit = fe.label("row"), fe.label("rowbody"), fe.label("rowend")
-        before = fe.block_name
-        fe.jump(head)
-        fe.start(head)
-        self.head, self.before = head, before
-        self.index = fe.name()
-        self.hole = fe.hole()
-        fe.branch(fe.op(f"icmp slt i64 {self.index}, {count}"), body, self.exit)
-        fe.start(body)
-
-    def close(self, fe: FunctionEmitter) -> None:
-        following = fe.op(f"add nsw i64 {self.index}, 1")
-        fe.fill(self.hole, f"{self.index} = phi i64 [ 0, %{self.before} ], [ {following}, %{fe.block_name} ]")
-        fe.jump(self.head)
-        fe.start(self.exit)
-
-
-def _open_loop(fe: FunctionEmitter, count: str) -> _Row:
-    return _Row(fe, count)
-
-
 def emit_reshape(fe: FunctionEmitter, op: Op) -> None:
     array = fe.ref(op.operands[0])
     dims = tuple(fe.val(v) for v in op.operands[1:])
-    fe.bind(op.results[0], Ref(array.ptr, dims, array.element, array.buffer, array.part))
+    fe.bind(op.results[0], Ref(array.ptr, dims, array.element, array.buffer, array.part, array.lanes))
 
 
 def emit_argsort(fe: FunctionEmitter, op: Op) -> None:

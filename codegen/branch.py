@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import Out, adopt, closure, hand_out
-from aotdiff.codegen.values import Buffer, Ref, llvm_type
+from aotdiff.codegen.values import Buffer, Ref
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar, dims_of
 
@@ -21,6 +21,9 @@ class _Side:
 
 
 def emit_if(fe: FunctionEmitter, op: Op) -> None:
+    if fe.strip is not None and fe.varies(op.operands[0]):
+        fe.strip.select(fe, op)
+        return
     cond = fe.val(op.operands[0])
     moved = fe.dying_captures(op)
     for buffer in moved:
@@ -31,7 +34,7 @@ def emit_if(fe: FunctionEmitter, op: Op) -> None:
     for label, region in zip(labels, op.regions, strict=True):
         saved = [(b, list(b.members), list(b.dependents)) for b in moved]
         fe.start(label)
-        sides.append(_side(fe, region, moved))
+        sides.append(_side(fe, op, region, moved))
         fe.jump(end)
         for buffer, members, dependents in saved:
             buffer.members, buffer.dependents = members, dependents
@@ -42,24 +45,22 @@ def emit_if(fe: FunctionEmitter, op: Op) -> None:
     merge.finish()
 
 
-def _side(fe: FunctionEmitter, region: Region, moved: list[Buffer]) -> _Side:
+def _side(fe: FunctionEmitter, op: Op, region: Region, moved: list[Buffer]) -> _Side:
     scope = fe.enter(region, moved)
     fe.run(scope)
     taken: dict[Buffer, None] = {}
     outs: list[str | Out] = []
-    for value in region.yielded:
+    for value, result in zip(region.yielded, op.results, strict=True):
         found = fe.env[value]
-        outs.append(hand_out(fe, scope, found, taken, stays=True) if isinstance(found, Ref) else _scalar(found))
+        if isinstance(found, Ref):
+            outs.append(hand_out(fe, scope, fe.widen(found, fe.lanes_of(result)), taken, stays=True))
+        else:
+            outs.append(fe.like(value, result))
     hole = fe.hole()
     for line in fe.free_rest(scope):
         fe.do(line)
     fe.leave()
     return _Side(outs, fe.block_name, hole)
-
-
-def _scalar(found: object) -> str:
-    assert isinstance(found, str)
-    return found
 
 
 class _Merge:
@@ -73,7 +74,7 @@ class _Merge:
         a, b = self.then.outs[j], self.other.outs[j]
         if isinstance(a, str) or isinstance(b, str):
             assert isinstance(a, str) and isinstance(b, str) and isinstance(value.type, Scalar)
-            self.fe.bind(value, a if a == b else self._phi(llvm_type(value.type), a, b))
+            self.fe.bind(value, a if a == b else self._phi(self.fe.value_type(value), a, b))
             return
         if a.ref.ptr == b.ref.ptr and a.ref.buffer is b.ref.buffer and a.ref.part == b.ref.part:
             self._same(value, a, b)
@@ -101,27 +102,27 @@ class _Merge:
         buffer = a.ref.buffer
         if buffer is not None and buffer in self.moved and buffer not in self.fe.scope.owned:
             self.fe.own(buffer).members = []
-        self.fe.bind(value, Ref(a.ref.ptr, self._dims(value, a, b), a.ref.element, buffer, a.ref.part))
+        self.fe.bind(value, Ref(a.ref.ptr, self._dims(value, a, b), a.ref.element, buffer, a.ref.part, a.ref.lanes))
 
     def _small(self, value: Value) -> bool:
         known = dims_of(value.type)
         if not isinstance(value.type, Array) or any(k is None for k in known):
             return False
-        return self.fe.is_small(tuple(str(k) for k in known), value.type.element)
+        return self.fe.is_small(tuple(str(k) for k in known), value.type.element, self.fe.lanes_of(value))
 
     def _small_copy(self, value: Value, a: Out, b: Out) -> None:
         """Small arrays are copied into storage of the result, so that they can live in registers."""
         fe = self.fe
-        home = fe.new_stack(tuple(str(k) for k in dims_of(value.type)), a.ref.element)
+        home = fe.new_stack(tuple(str(k) for k in dims_of(value.type)), a.ref.element, fe.lanes_of(value))
         dims = tuple(str(k) for k in dims_of(value.type))
         for out, lines in ((a, self.lines[0]), (b, self.lines[1])):
             if out.ref.ptr == "null":
                 continue
             fe.module.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-            lines.append(fe.memcpy(home.ptr, out.ref.ptr, fe.byte_count(dims, out.ref.element)))
+            lines.append(fe.memcpy(home.ptr, out.ref.ptr, fe.byte_count(dims, out.ref.element, a.ref.lanes)))
             if out.flag != "false":
                 lines += fe.free_lines(Buffer(out.ref.ptr, out.flag))
-        fe.bind(value, Ref(home.ptr, dims, a.ref.element, home))
+        fe.bind(value, Ref(home.ptr, dims, a.ref.element, home, lanes=a.ref.lanes))
 
     def _general(self, value: Value, a: Out, b: Out) -> None:
         fe = self.fe
@@ -136,4 +137,4 @@ class _Merge:
         if isinstance(a.ref.element, Record):
             buffer.record = a.ref.element.name
             buffer.count = fe.count(dims) if dims else None
-        fe.bind(value, Ref(ptr, dims, a.ref.element, buffer))
+        fe.bind(value, Ref(ptr, dims, a.ref.element, buffer, lanes=a.ref.lanes))

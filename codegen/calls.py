@@ -156,7 +156,7 @@ class InternalEmitter(FunctionEmitter):
         for j, (way, value) in enumerate(zip(self.ways, func.body.yielded, strict=True)):
             if way.way == "storage":
                 params.append(f"ptr noalias %r{j}")
-                slots.append((value, f"%r{j}", static_dims(func.result_types[j]) or ()))
+                slots.append((value, f"%r{j}", static_dims(func.result_types[j]) or (), 1))
         self.hinted = hint_slots(self, func.body, slots)
         if self.recursive:
             self._check_depth()
@@ -265,13 +265,13 @@ class EntryEmitter(FunctionEmitter):
         self.fail_return = self._fail
         scope = self.enter(func.body)
         params = self._parameters()
-        slots: list[tuple[Value, str, tuple[str, ...]]] = []
+        slots: list[tuple[Value, str, tuple[str, ...], int]] = []
         for j, type_ in enumerate(func.result_types):
             params.append(f"ptr noalias %r{j}")
             dims = tuple(f"%r{j}_{axis}" for axis in range(len(dims_of(type_))))
             params += [f"i64 {d}" for d in dims]
             if dims:
-                slots.append((func.body.yielded[j], f"%r{j}", dims))
+                slots.append((func.body.yielded[j], f"%r{j}", dims, 1))
         self.hinted = hint_slots(self, func.body, slots)
         if self.recursive:
             self.module.need("aot.stack_limit")

@@ -16,6 +16,9 @@ def emit_check(fe: FunctionEmitter, op: Op) -> None:
     cond = fe.val(op.operands[0])
     if cond == "true":
         return
+    if fe.strip is not None and any(fe.varies(v) for v in op.operands):
+        fe.strip.check(fe, cond, fe.varies(op.operands[0]))
+        return
     values = []
     for v in op.operands[1:]:
         assert isinstance(v.type, Scalar)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from aotdiff.codegen import context
 from aotdiff.codegen.bufferize import Flow
 from aotdiff.codegen.scalartext import ScalarText
-from aotdiff.codegen.text import is_literal
+from aotdiff.codegen.text import Text, is_literal
 from aotdiff.codegen.values import Buffer, Handle, Ref, Scope, element_size, llvm_type, memory_type
 from aotdiff.ir.graph import Func, Loc, Op, Region, Value
 from aotdiff.ir.types import Record, Scalar, dims_of
 
 if TYPE_CHECKING:
     from aotdiff.codegen.module import ModuleText
+    from aotdiff.codegen.strip import Strip
 
 SMALL = 64  # elements of the largest array kept on the stack
 Emit = Callable[["FunctionEmitter", Op], None]
@@ -35,7 +36,8 @@ class FunctionEmitter(ScalarText):
         self.flow = flow
         self.recursive = recursive
         self.env: dict[Value, str | Ref | Handle] = {}
-        self.hints: dict[Value, tuple[str, tuple[str, ...]]] = {}
+        self.hints: dict[Value, tuple[str, tuple[str, ...], int]] = {}
+        self.strip: Strip | None = None
         self.scopes: list[Scope] = []
         self.nonneg: set[str] = set()
         self.stack_room = 2048 if recursive else 65536
@@ -73,11 +75,54 @@ class FunctionEmitter(ScalarText):
         """Give a graph value its LLVM names; sizes the type knows become numbers."""
         if isinstance(what, Ref):
             dims = tuple(str(s) if s is not None else d for s, d in zip(dims_of(value.type), what.dims, strict=True))
-            what = Ref(what.ptr, dims, what.element, what.buffer, what.part)
+            what = Ref(what.ptr, dims, what.element, what.buffer, what.part, what.lanes)
             if what.buffer is not None:
                 what.buffer.members.append(value)
             self.nonneg.update(dims)
         self.env[value] = what
+
+    # Lanes ------------------------------------------------------------------------------------------------
+
+    def varies(self, value: Value) -> bool:
+        """Whether the value differs between the lanes of the strip being emitted."""
+        return self.strip is not None and value in self.strip.varying
+
+    def lanes_of(self, value: Value) -> int:
+        return self.strip.lanes if self.strip is not None and value in self.strip.varying else 1
+
+    def value_type(self, value: Value) -> str:
+        """LLVM type of a scalar as it is kept: a vector where it varies."""
+        assert isinstance(value.type, Scalar)
+        t, lanes = llvm_type(value.type), self.lanes_of(value)
+        return t if lanes == 1 else f"<{lanes} x {t}>"
+
+    def as_vector(self, value: Value) -> str:
+        """A scalar in all lanes of the strip."""
+        assert self.strip is not None and isinstance(value.type, Scalar)
+        name = self.val(value)
+        return name if self.varies(value) else self.splat(name, value.type.kind, self.strip.lanes)
+
+    def like(self, value: Value, model: Value) -> str:
+        """A scalar as wide as `model`."""
+        return self.as_vector(value) if self.varies(model) else self.val(value)
+
+    def widen(self, ref: Ref, lanes: int) -> Ref:
+        """The array with each element in all lanes, if it is not that already."""
+        if ref.lanes == lanes:
+            return ref
+        wide = self.new_array(ref.dims, ref.element, lanes)
+        if ref.ptr != "null":
+            assert isinstance(ref.element, Scalar)
+            row = Row(self, self.count(ref.dims))
+            value = self.op(f"load {memory_type(ref.element)}, ptr {self.slot(ref.ptr, ref.element, row.index)}")
+            t = memory_type(ref.element, lanes)
+            first = self.op(f"insertelement {t} poison, {memory_type(ref.element)} {value}, i64 0")
+            full = self.op(f"shufflevector {t} {first}, {t} poison, <{lanes} x i32> zeroinitializer")
+            self.store(t, full, self.slot(wide.ptr, ref.element, row.index, lanes))
+            row.close(self)
+        return wide
+
+    # Sizes ------------------------------------------------------------------------------------------------
 
     def clamp(self, size: str) -> str:
         """max(size, 0)."""
@@ -95,21 +140,25 @@ class FunctionEmitter(ScalarText):
         linear = "0"
         for index, size in zip(indices, ref.dims, strict=True):
             linear = self.add(self.mul(linear, size), index)
-        return self.slot(ref.ptr, ref.element, linear)
+        return self.slot(ref.ptr, ref.element, linear, ref.lanes)
 
-    def slot(self, ptr: str, element: Scalar | Record, linear: str) -> str:
+    def slot(self, ptr: str, element: Scalar | Record, linear: str, lanes: int = 1) -> str:
         if linear == "0":
             return ptr
-        return self.op(f"getelementptr inbounds {memory_type(element)}, ptr {ptr}, i64 {linear}")
+        return self.op(f"getelementptr inbounds {memory_type(element, lanes)}, ptr {ptr}, i64 {linear}")
 
-    def load_element(self, element: Scalar | Record, ptr: str) -> str:
-        value = self.op(f"load {memory_type(element)}, ptr {ptr}")
-        return self.op(f"icmp ne i8 {value}, 0") if llvm_type(element) == "i1" else value
+    def load_element(self, element: Scalar | Record, ptr: str, lanes: int = 1, align: int = 0) -> str:
+        t = memory_type(element, lanes)
+        value = self.op(f"load {t}, ptr {ptr}" + (f", align {align}" if align else ""))
+        return self.op(f"icmp ne {t} {value}, zeroinitializer") if llvm_type(element) == "i1" else value
 
-    def store_element(self, element: Scalar | Record, value: str, ptr: str) -> None:
+    def store_element(
+        self, element: Scalar | Record, value: str, ptr: str, lanes: int = 1, align: int = 0
+    ) -> None:
+        t = memory_type(element, lanes)
         if llvm_type(element) == "i1":
-            value = self.op(f"zext i1 {value} to i8")
-        self.store(memory_type(element), value, ptr)
+            value = self.op(f"zext {'i1' if lanes == 1 else f'<{lanes} x i1>'} {value} to {t}")
+        self.lines.append(f"  store {t} {value}, ptr {ptr}" + (f", align {align}" if align else ""))
 
     def count(self, dims: Sequence[str]) -> str:
         """Number of elements of an array that exists."""
@@ -118,12 +167,12 @@ class FunctionEmitter(ScalarText):
             total = self.mul(total, d)
         return total
 
-    def byte_count(self, dims: Sequence[str], element: Scalar | Record) -> str:
-        return self.mul(self.count(dims), str(element_size(element)))
+    def byte_count(self, dims: Sequence[str], element: Scalar | Record, lanes: int = 1) -> str:
+        return self.mul(self.count(dims), str(element_size(element) * lanes))
 
-    def new_byte_count(self, dims: Sequence[str], element: Scalar | Record) -> str:
+    def new_byte_count(self, dims: Sequence[str], element: Scalar | Record, lanes: int = 1) -> str:
         """Bytes of an array to be made; -1 (which no allocation can satisfy) where that overflows."""
-        total, overflow = str(element_size(element)), ""
+        total, overflow = str(element_size(element) * lanes), ""
         for d in sorted(dims, key=is_literal, reverse=True):
             if is_literal(total) and is_literal(d):
                 total = str(min(int(total) * int(d), 1 << 62))
@@ -135,21 +184,21 @@ class FunctionEmitter(ScalarText):
             overflow = self.op(f"or i1 {overflow}, {over}") if overflow else over
         return self.op(f"select i1 {overflow}, i64 -1, i64 {total}") if overflow else total
 
-    def is_small(self, dims: Sequence[str], element: Scalar | Record) -> bool:
+    def is_small(self, dims: Sequence[str], element: Scalar | Record, lanes: int = 1) -> bool:
         """Static, and small enough for the stack."""
         if isinstance(element, Record) or not dims or not all(is_literal(d) for d in dims):
             return False
         total = 1
         for d in dims:
             total *= int(d)
-        return total <= SMALL and total * element_size(element) <= self.stack_room
+        return total <= SMALL and total * element_size(element) * lanes <= self.stack_room
 
-    def new_stack(self, dims: Sequence[str], element: Scalar | Record) -> Buffer:
+    def new_stack(self, dims: Sequence[str], element: Scalar | Record, lanes: int = 1) -> Buffer:
         total = 1
         for d in dims:
             total *= int(d)
-        self.stack_room -= total * element_size(element)
-        ptr = self.alloca(f"[{max(total, 1)} x {memory_type(element)}]", 16)
+        self.stack_room -= total * element_size(element) * lanes
+        ptr = self.alloca(f"[{max(total, 1)} x {memory_type(element, lanes)}]", 16 if lanes == 1 else 64)
         return self.own(Buffer(ptr, stack=True))
 
     def own(self, buffer: Buffer) -> Buffer:
@@ -180,15 +229,15 @@ class FunctionEmitter(ScalarText):
         self.check_memory(ptr)
         return ptr
 
-    def new_array(self, dims: Sequence[str], element: Scalar | Record) -> Ref:
+    def new_array(self, dims: Sequence[str], element: Scalar | Record, lanes: int = 1) -> Ref:
         """A fresh array owned by the current scope, contents undefined."""
         dims = tuple(dims)
-        if self.is_small(dims, element):
-            buffer = self.new_stack(dims, element)
+        if self.is_small(dims, element, lanes):
+            buffer = self.new_stack(dims, element, lanes)
         else:
-            buffer = self.own(Buffer(self.heap(self.new_byte_count(dims, element))))
+            buffer = self.own(Buffer(self.heap(self.new_byte_count(dims, element, lanes))))
         self._mark_records(buffer, dims, element)
-        return Ref(buffer.ptr, dims, element, buffer)
+        return Ref(buffer.ptr, dims, element, buffer, lanes=lanes)
 
     def _mark_records(self, buffer: Buffer, dims: Sequence[str], element: Scalar | Record) -> None:
         if isinstance(element, Record):
@@ -196,13 +245,13 @@ class FunctionEmitter(ScalarText):
 
     def new_result(self, value: Value, dims: Sequence[str], element: Scalar | Record) -> Ref:
         """Storage of a result array: where the value is wanted in the end, or fresh."""
-        hint = self.hints.pop(value, None)
-        if hint is None:
-            return self.new_array(dims, element)
-        ptr, wanted = hint
+        lanes = self.lanes_of(value)
+        ptr, wanted, room = self.hints.pop(value, ("", (), 0))
+        if room != lanes:
+            return self.new_array(dims, element, lanes)
         self.check_same_dims(tuple(dims), wanted)
         buffer = self.own(Buffer(ptr, pinned=True))
-        return Ref(ptr, tuple(dims), element, buffer)
+        return Ref(ptr, tuple(dims), element, buffer, lanes=lanes)
 
     def check_same_dims(self, dims: tuple[str, ...], wanted: tuple[str, ...], unless_null: str = "") -> None:
         """ValueError where an array does not have the size there is room for."""
@@ -236,14 +285,14 @@ class FunctionEmitter(ScalarText):
     def copy_array(self, to: str, source: Ref) -> None:
         """Copy the elements (scalars), nothing from an undefined array."""
         if source.ptr != "null":
-            self.copy_bytes(to, source.ptr, self.byte_count(source.dims, source.element))
+            self.copy_bytes(to, source.ptr, self.byte_count(source.dims, source.element, source.lanes))
 
     def copy(self, source: Ref) -> Ref:
         """A fresh copy owned by the current scope."""
         if isinstance(source.element, Record):
             return self._copy_records(source, source.element)
-        if self.is_small(source.dims, source.element):
-            fresh = self.new_array(source.dims, source.element)
+        if self.is_small(source.dims, source.element, source.lanes):
+            fresh = self.new_array(source.dims, source.element, source.lanes)
             self.copy_array(fresh.ptr, source)
             return fresh
         return self.copy_to_heap(source)
@@ -253,10 +302,10 @@ class FunctionEmitter(ScalarText):
         if isinstance(source.element, Record):
             return self._copy_records(source, source.element)
         self.module.need("aot.clone")
-        bytes_ = self.byte_count(source.dims, source.element)
+        bytes_ = self.byte_count(source.dims, source.element, source.lanes)
         ptr = self.op(f"call noalias align 64 ptr @aot.clone(ptr %ctx, ptr {source.ptr}, i64 {bytes_})")
         self.check_memory(ptr)
-        return Ref(ptr, source.dims, source.element, self.own(Buffer(ptr)))
+        return Ref(ptr, source.dims, source.element, self.own(Buffer(ptr)), lanes=source.lanes)
 
     def _copy_records(self, source: Ref, record: Record) -> Ref:
         names = self.module.record_functions(record.name)
@@ -300,10 +349,12 @@ class FunctionEmitter(ScalarText):
         buffer, scope = ref.buffer, self.scope
         if buffer is None or ref.part or buffer not in scope.owned or buffer.flag == "false":
             return False
-        return self.is_dead(buffer, scope) and self._uses_now(buffer) == 1
+        return self.is_dead(buffer, scope) and self._uses_now(buffer) <= 1
 
-    def consume(self, ref: Ref) -> Ref:
+    def consume(self, ref: Ref, lanes: int = 1) -> Ref:
         """The array in memory that may be written: its own if nobody needs it afterwards, else a copy."""
+        if ref.lanes != lanes:
+            return self.widen(ref, lanes)
         if not self.can_take(ref):
             return self.copy(ref)
         assert ref.buffer is not None
@@ -334,7 +385,7 @@ class FunctionEmitter(ScalarText):
         del self.scope.owned[copied.buffer]
         del self.scope.owned[buffer]
         new = self.own(Buffer(ptr, record=buffer.record, count=buffer.count))
-        return Ref(ptr, ref.dims, ref.element, new)
+        return Ref(ptr, ref.dims, ref.element, new, lanes=ref.lanes)
 
     def free_lines(self, buffer: Buffer) -> list[str]:
         """Instructions that give a buffer back."""
@@ -406,11 +457,24 @@ class FunctionEmitter(ScalarText):
             scope.index = k
             scalar = SCALARS.get(op.name)
             if scalar is not None:
-                self.env[op.results[0]] = scalar(self, op, [self.env[v] for v in op.operands])
+                self._scalar(op, scalar)
                 continue
             EMITTERS[op.name](self, op)
             self._release_dead(op, op.results)
         scope.index = len(scope.region.ops) - 1
+
+    def _scalar(self, op: Op, emit: Callable[[FunctionEmitter, Op, list], str]) -> None:
+        """A scalar operation, for all lanes where its result varies."""
+        result = op.results[0]
+        if not self.varies(result):
+            self.env[result] = emit(self, op, [self.env[v] for v in op.operands])
+            return
+        assert self.strip is not None
+        args = [self.as_vector(v) for v in op.operands]
+        self.lanes = self.strip.lanes
+        self.env[result] = emit(self, op, args)
+        self.lanes = 1
+        self.strip.follow(self, op)
 
     def dying_captures(self, op: Op) -> list[Buffer]:
         """Owned buffers that the regions of the current operation use last (and its operands do not)."""
@@ -446,6 +510,26 @@ class FunctionEmitter(ScalarText):
             f"ptr {self.module.string(text)}{args})",
             *self.fail_return(str(number)),
         ]
+
+
+class Row:
+    """A counting loop being emitted; `index` is its counter."""
+
+    def __init__(self, fe: Text, count: str):
+        self.head, body, self.exit = fe.label("row"), fe.label("rowbody"), fe.label("rowend")
+        self.before = fe.block_name
+        fe.jump(self.head)
+        fe.start(self.head)
+        self.index = fe.name()
+        self.hole = fe.hole()
+        fe.branch(fe.op(f"icmp slt i64 {self.index}, {count}"), body, self.exit)
+        fe.start(body)
+
+    def close(self, fe: Text) -> None:
+        following = fe.op(f"add nuw nsw i64 {self.index}, 1")
+        fe.fill(self.hole, f"{self.index} = phi i64 [ 0, %{self.before} ], [ {following}, %{fe.block_name} ]")
+        fe.jump(self.head)
+        fe.start(self.exit)
 
 
 def _printf_format(prefix: str, message: str, types: Sequence[str]) -> tuple[str, list[int]]:

@@ -8,7 +8,7 @@ from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import adopt, closure, hand_out
 from aotdiff.codegen.par import hint_slots, inner_sizes, store_slot
-from aotdiff.codegen.values import Buffer, Ref, Scope, element_size, llvm_type
+from aotdiff.codegen.values import Buffer, Ref, Scope, element_size
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar, dims_of
 
@@ -27,7 +27,7 @@ class Carry:
     def prepare(self, fe: FunctionEmitter, init: Value) -> None:
         """Before the loop."""
         assert isinstance(self.arg.type, Scalar)
-        self.phis.append((llvm_type(self.arg.type), fe.name(), fe.val(init)))
+        self.phis.append((fe.value_type(self.arg), fe.name(), fe.like(init, self.arg)))
 
     def value(self, fe: FunctionEmitter) -> str | Ref:
         """The carried value in an iteration."""
@@ -39,7 +39,7 @@ class Carry:
 
     def step(self, fe: FunctionEmitter, scope: Scope, value: Value, taken: dict[Buffer, None]) -> None:
         """At the end of the body: the next values of the phis."""
-        self.following = [fe.val(value)]
+        self.following = [fe.like(value, self.arg)]
 
     def result(self, fe: FunctionEmitter) -> str | Ref:
         """After the loop."""
@@ -55,11 +55,11 @@ class HomeCarry(Carry):
     pending: Ref | None
 
     def prepare(self, fe: FunctionEmitter, init: Value) -> None:
-        self.outer = fe.consume(fe.ref(init))
+        self.outer = fe.consume(fe.ref(init), fe.lanes_of(self.arg))
         known = dims_of(self.arg.type)
         dims = tuple(str(k) if k is not None else d for k, d in zip(known, self.outer.dims, strict=True))
         self.home = Buffer(self.outer.ptr, pinned=True)
-        self.ref = Ref(self.outer.ptr, dims, self.outer.element, self.home)
+        self.ref = Ref(self.outer.ptr, dims, self.outer.element, self.home, lanes=self.outer.lanes)
         self.pending = None
 
     def value(self, fe: FunctionEmitter) -> Ref:
@@ -69,7 +69,7 @@ class HomeCarry(Carry):
         return [self.home]
 
     def step(self, fe: FunctionEmitter, scope: Scope, value: Value, taken: dict[Buffer, None]) -> None:
-        found = fe.ref(value)
+        found = fe.widen(fe.ref(value), self.outer.lanes)
         self.pending = None if found.ptr in (self.home.ptr, "null") else found
 
     def copy_back(self, fe: FunctionEmitter, homes: Sequence[HomeCarry]) -> None:
@@ -92,7 +92,8 @@ class HandedCarry(Carry):
     element: Scalar | Record
 
     def prepare(self, fe: FunctionEmitter, init: Value) -> None:
-        ref = fe.ref(init)
+        self.lanes = fe.lanes_of(self.arg)
+        ref = fe.widen(fe.ref(init), self.lanes)
         buffer, flag = ref.buffer, "false"
         self.element = ref.element
         self.outer_roots = []
@@ -117,7 +118,7 @@ class HandedCarry(Carry):
         self.buffer = self._buffer(fe, self.phis[-1][1])
         dims = self._dims(dims_of(self.arg.type))
         fe.nonneg.update(dims)
-        return Ref(self.phis[0][1], dims, self.element, self.buffer)
+        return Ref(self.phis[0][1], dims, self.element, self.buffer, lanes=self.lanes)
 
     def _buffer(self, fe: FunctionEmitter, flag: str) -> Buffer:
         buffer = Buffer(self.phis[0][1], flag, roots=closure(self.outer_roots))
@@ -131,7 +132,7 @@ class HandedCarry(Carry):
         return [self.buffer]
 
     def step(self, fe: FunctionEmitter, scope: Scope, value: Value, taken: dict[Buffer, None]) -> None:
-        out = hand_out(fe, scope, fe.ref(value), taken, stays=False)
+        out = hand_out(fe, scope, fe.widen(fe.ref(value), self.lanes), taken, stays=False)
         self.outer_roots += out.roots
         dims = [d for k, d in zip(dims_of(self.arg.type), out.ref.dims, strict=True) if k is None]
         self.following = [out.ref.ptr, *dims, out.flag]
@@ -142,7 +143,7 @@ class HandedCarry(Carry):
             flag = "true"
         buffer = adopt(fe, self._buffer(fe, flag))
         dims = self._dims(dims_of(self.arg.type))
-        return Ref(buffer.ptr, dims, self.element, buffer)
+        return Ref(buffer.ptr, dims, self.element, buffer, lanes=self.lanes)
 
 
 def _make_carry(fe: FunctionEmitter, op: Op, c: int, arg: Value, init: Value) -> Carry:
@@ -150,7 +151,7 @@ def _make_carry(fe: FunctionEmitter, op: Op, c: int, arg: Value, init: Value) ->
         return Carry(fe, arg, init)
     if isinstance(arg.type, Array) and not isinstance(arg.type.element, Record):
         known = dims_of(arg.type)
-        small = all(k is not None for k in known) and fe.is_small(tuple(map(str, known)), arg.type.element)
+        small = all(k is not None for k in known) and fe.is_small(tuple(map(str, known)), arg.type.element, fe.lanes_of(arg))
         if small or (op, c) in fe.flow.inplace:
             return HomeCarry(fe, arg, init)
     return HandedCarry(fe, arg, init)
@@ -171,7 +172,8 @@ class FixedMap:
         self.slot = ""
 
     def open(self, fe: FunctionEmitter, region: Region, k: str) -> None:
-        self.slot = fe.slot(self.array.ptr, self.array.element, fe.mul(k, fe.count(self.inner)))
+        linear = fe.mul(k, fe.count(self.inner))
+        self.slot = fe.slot(self.array.ptr, self.array.element, linear, self.array.lanes)
 
     def store(self, fe: FunctionEmitter, k: str) -> None:
         store_slot(fe, self.slot, self.value, self.inner)
@@ -188,6 +190,7 @@ class GrowingMap:
         assert isinstance(results[0].type, Array)
         self.value, self.results, self.inner = value, results, inner
         self.element = results[0].type.element
+        self.lanes = fe.lanes_of(results[0])
         self.ptr, self.used, self.room = fe.alloca("ptr"), fe.alloca("i64"), fe.alloca("i64")
         fe.store("ptr", fe.heap("64"), self.ptr)
         fe.store("i64", "0", self.used)
@@ -207,7 +210,7 @@ class GrowingMap:
 
     def append(self, fe: FunctionEmitter, count: str, write: Callable[[str], None]) -> str:
         """Room for `count` more elements, written by `write(address)`; gives the new number of elements."""
-        size = element_size(self.element)
+        size = element_size(self.element) * self.lanes
         used = fe.load("i64", self.used)
         new = fe.add(used, count)
         need, room = fe.mul(new, str(size)), fe.load("i64", self.room)
@@ -217,7 +220,7 @@ class GrowingMap:
         self._grow(fe, fe.mul(used, str(size)), need)
         fe.jump(go)
         fe.start(go)
-        write(fe.slot(fe.load("ptr", self.ptr), self.element, used))
+        write(fe.slot(fe.load("ptr", self.ptr), self.element, used, self.lanes))
         fe.store("i64", new, self.used)
         return new
 
@@ -246,7 +249,7 @@ class GrowingMap:
         dims = (lead, *(self.inner or ()))
         if isinstance(self.element, Record):
             buffer.record, buffer.count = self.element.name, fe.count(dims)
-        fe.bind(self.results[0], Ref(ptr, dims, self.element, fe.own(buffer)))
+        fe.bind(self.results[0], Ref(ptr, dims, self.element, fe.own(buffer), lanes=self.lanes))
         if isinstance(self.offsets, FixedOffsets):
             self.offsets.finish(fe)
         elif self.offsets is not None:
@@ -316,7 +319,7 @@ class _Loop:
         scope = fe.enter(region, [b for c in self.carries for b in c.owned()])
         for m in self.maps:
             m.open(fe, region, self.k)
-        hinted = hint_slots(fe, region, [(m.value, m.slot, m.inner) for m in self.maps if isinstance(m, FixedMap)])
+        hinted = hint_slots(fe, region, [(m.value, m.slot, m.inner, m.array.lanes) for m in self.maps if isinstance(m, FixedMap)])
         fe.run(scope)
         for m in sorted(self.maps, key=lambda m: m.slot in hinted):
             m.store(fe, self.k)

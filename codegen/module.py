@@ -35,6 +35,7 @@ class ModuleText:
         self.fast = "fast " if options.fast_math else ""
         self.flags = self.fast or "contract "
         self.reduction_flags = self.fast or "reassoc contract "
+        self.strips = options.strips and options.opt > 1
         self.needed: dict[str, None] = {}
         self.summaries: dict = {}
         self._declarations: dict[str, None] = {}
@@ -44,7 +45,7 @@ class ModuleText:
         self._records: dict[str, None] = {}
         self._extra: dict[str, str] = {}
         self._functions: list[str] = []
-        self._flag = False
+        self._flag = self._nowhere = False
 
     # What functions ask for --------------------------------------------------------------------------------
 
@@ -71,6 +72,11 @@ class ModuleText:
         """The interrupt flag of callers that have none."""
         self._flag = True
         return "@aot.never"
+
+    def nowhere(self) -> str:
+        """Memory that inactive lanes read."""
+        self._nowhere = True
+        return "@aot.nowhere"
 
     def record_functions(self, record: str) -> RecordFunctions:
         self._records[record] = None
@@ -124,6 +130,8 @@ class ModuleText:
             strings.append(f"{name} = private unnamed_addr constant [{size} x i8] {literal}")
         if self._flag:
             strings.append("@aot.never = internal constant i32 0")
+        if self._nowhere:
+            strings.append("@aot.nowhere = internal constant [64 x i8] zeroinitializer, align 64")
         if self._vectors:
             listed = ", ".join(f"ptr @{v}" for v in self._vectors)
             strings.append(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
-from aotdiff.codegen.values import Ref, llvm_type
+from aotdiff.codegen.values import Ref
 from aotdiff.ir.graph import Op, Region, Value
-from aotdiff.ir.types import Array, Record, Scalar, dims_of
+from aotdiff.ir.types import I64, Array, Record, Scalar, dims_of
 
-_MIN_I64, _MAX_I64 = str(-(2**63)), str(2**63 - 1)
+_MIN_I64, _MAX_I64 = -(2**63), 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Map:
     inner: tuple[str, ...]
 
     def slot(self, fe: FunctionEmitter, linear: str) -> str:
-        return fe.slot(self.array.ptr, self.array.element, fe.mul(linear, fe.count(self.inner)))
+        return fe.slot(self.array.ptr, self.array.element, fe.mul(linear, fe.count(self.inner)), self.array.lanes)
 
 
 def inner_sizes(fe: FunctionEmitter, values: Sequence[Value], sizes: Sequence[Value]) -> list[tuple[str, ...]]:
@@ -39,15 +39,15 @@ def inner_sizes(fe: FunctionEmitter, values: Sequence[Value], sizes: Sequence[Va
     return found
 
 
-def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value, str, tuple[str, ...]]]) -> set[str]:
-    """Let arrays that are yielded be built where they are wanted: (yielded value, address, sizes) per slot.
+def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value, str, tuple[str, ...], int]]) -> set[str]:
+    """Let arrays that are yielded be built where they are wanted: (yielded value, address, sizes, lanes) per slot.
 
     Gives the addresses where that was arranged. What is copied there in the end after all must be copied last: other
     yielded values may still show what was built there.
     """
     hinted: set[str] = set()
-    sources = [fe.flow.origin.get(value, value) for value, _, _ in slots]
-    for (_, ptr, sizes), source in zip(slots, sources, strict=True):
+    sources = [fe.flow.origin.get(value, value) for value, *_ in slots]
+    for (_, ptr, sizes, lanes), source in zip(slots, sources, strict=True):
         if source is None or sources.count(source) > 1 or not isinstance(source.type, Array):
             continue
         if isinstance(source.type.element, Record):
@@ -55,7 +55,7 @@ def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value,
         maker = source.op
         if maker is None or maker not in region.ops or not _can_build(maker, source):
             continue
-        fe.hints[source] = (ptr, sizes)
+        fe.hints[source] = (ptr, sizes, lanes)
         hinted.add(ptr)
     return hinted
 
@@ -72,7 +72,7 @@ def store_slot(fe: FunctionEmitter, slot: str, value: Value, inner: tuple[str, .
     found = fe.env[value]
     if isinstance(found, str):
         assert isinstance(value.type, Scalar)
-        fe.store_element(value.type, found, slot)
+        fe.store_element(value.type, found, slot, fe.lanes_of(value))
         return
     assert isinstance(found, Ref)
     if isinstance(found.element, Record):
@@ -111,25 +111,44 @@ def _store_records(fe: FunctionEmitter, slot: str, found: Ref, inner: tuple[str,
 class Reduction:
     """A reduction in registers: its accumulators (LLVM type, start) and how a value joins them."""
 
-    def __init__(self, kind: str, type_: Scalar):
+    def __init__(self, kind: str, type_: Scalar, lanes: int = 1):
         self.kind = kind
         self.type = type_
-        self.llvm = llvm_type(type_)
+        self.lanes = lanes
+
+    @property
+    def width(self) -> int:
+        """Number of accumulators."""
+        return 2 if self.kind.startswith("arg") else 1
 
     def starts(self, fe: FunctionEmitter) -> list[tuple[str, str]]:
-        kind, is_float = self.kind, self.type.is_float
+        fe.lanes = self.lanes
+        found = self._starts(fe)
+        fe.lanes = 1
+        return found
+
+    def _starts(self, fe: FunctionEmitter) -> list[tuple[str, str]]:
+        kind, is_float, t = self.kind, self.type.is_float, fe.ty(self.type.kind)
         if kind in ("any", "all"):
-            return [("i1", "true" if kind == "all" else "false")]
+            return [(t, fe.literal(kind == "all", self.type))]
         if kind in ("sum", "prod"):
-            return [(self.llvm, fe.literal(0 if kind == "sum" else 1, self.type))]
+            return [(t, fe.literal(0 if kind == "sum" else 1, self.type))]
         low = kind in ("max", "argmax")
-        worst = fe.literal(float("-inf" if low else "inf"), self.type) if is_float else _MIN_I64 if low else _MAX_I64
-        return [(self.llvm, worst), ("i64", "-1")] if kind.startswith("arg") else [(self.llvm, worst)]
+        worst = fe.literal(float("-inf" if low else "inf") if is_float else _MIN_I64 if low else _MAX_I64, self.type)
+        return [(t, worst), (fe.ty("i64"), fe.literal(-1, I64))] if kind.startswith("arg") else [(t, worst)]
 
     def join(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
-        kind, t = self.kind, self.llvm
+        if self.lanes > 1 and self.kind.startswith("arg"):
+            linear = fe.splat(linear, "i64", self.lanes)
+        fe.lanes = self.lanes
+        found = self._join(fe, state, value, linear)
+        fe.lanes = 1
+        return found
+
+    def _join(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
+        kind, t = self.kind, fe.ty(self.type.kind)
         if kind in ("any", "all"):
-            return [fe.op(f"{'or' if kind == 'any' else 'and'} i1 {state[0]}, {value}")]
+            return [fe.op(f"{'or' if kind == 'any' else 'and'} {t} {state[0]}, {value}")]
         if kind in ("sum", "prod"):
             name = "add" if kind == "sum" else "mul"
             text = f"f{name} {fe.module.reduction_flags}{t}" if self.type.is_float else f"{name} {t}"
@@ -141,28 +160,35 @@ class Reduction:
 
     def _join_index(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
         """The first winner keeps its index; NaN wins over anything but an earlier NaN."""
-        best, at = state
+        (best, at), t, c, index = state, fe.ty(self.type.kind), fe.ty("bool"), fe.ty("i64")
         up = self.kind == "argmax"
         if self.type.is_float:
             # unordered or better: value is NaN, or best is; then only if best is not NaN
-            better = fe.op(f"fcmp {'ugt' if up else 'ult'} {self.llvm} {value}, {best}")
-            number = fe.op(f"fcmp ord {self.llvm} {best}, 0.0")
-            better = fe.op(f"and i1 {better}, {number}")
+            better = fe.op(f"fcmp {'ugt' if up else 'ult'} {t} {value}, {best}")
+            number = fe.op(f"fcmp ord {t} {best}, {fe.zero(self.type.kind)}")
+            better = fe.op(f"and {c} {better}, {number}")
         else:
-            better = fe.op(f"icmp {'sgt' if up else 'slt'} {self.llvm} {value}, {best}")
-        first = fe.op(f"icmp slt i64 {at}, 0")
-        take = fe.op(f"or i1 {first}, {better}")
+            better = fe.op(f"icmp {'sgt' if up else 'slt'} {t} {value}, {best}")
+        first = fe.op(f"icmp slt {index} {at}, {fe.zero('i64')}")
+        take = fe.op(f"or {c} {first}, {better}")
         return [
-            fe.op(f"select i1 {take}, {self.llvm} {value}, {self.llvm} {best}"),
-            fe.op(f"select i1 {take}, i64 {linear}, i64 {at}"),
+            fe.op(f"select {c} {take}, {t} {value}, {t} {best}"),
+            fe.op(f"select {c} {take}, {index} {linear}, {index} {at}"),
         ]
 
 
-class _Level:
-    """One loop of the nest: header with the index and the accumulators."""
+class Level:
+    """One loop of the nest: header with the index and the accumulators.
 
-    def __init__(self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]]):
-        self.head, self.body, self.exit = fe.label("par"), fe.label("body"), fe.label("done")
+    rescues: blocks that jump to the header from elsewhere, with the index to go on from.
+    """
+
+    def __init__(
+        self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], start: str = "0", step: int = 1,
+        rescues: Sequence[tuple[str, str]] = (), head: str = "",
+    ):
+        self.start, self.step, self.rescues = start, step, rescues
+        self.head, self.body, self.exit = head or fe.label("par"), fe.label("body"), fe.label("done")
         self.before = fe.block_name
         self.starts = states
         fe.jump(self.head)
@@ -175,10 +201,13 @@ class _Level:
 
     def close(self, fe: FunctionEmitter, following: list[str]) -> None:
         """Back to the header with the accumulators of this iteration; then stand behind the loop."""
-        step = fe.op(f"add nuw nsw i64 {self.index}, 1")
-        lines = [f"{self.index} = phi i64 [ 0, %{self.before} ], [ {step}, %{fe.block_name} ]"]
+        step = fe.op(f"add nuw nsw i64 {self.index}, {self.step}")
+        more = "".join(f", [ {index}, %{block} ]" for block, index in self.rescues)
+        lines = [f"{self.index} = phi i64 [ {self.start}, %{self.before} ], [ {step}, %{fe.block_name} ]{more}"]
         for name, (type_, start), new in zip(self.accumulators, self.starts, following, strict=True):
-            lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
+            # the error that is about to be raised needs no accumulators
+            more = "".join(f", [ poison, %{block} ]" for block, _ in self.rescues)
+            lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]{more}")
         fe.fill(self.hole, *lines)
         fe.jump(self.head)
         fe.start(self.exit)
@@ -192,16 +221,77 @@ def emit_par(fe: FunctionEmitter, op: Op) -> None:
     inner = inner_sizes(fe, mapped, op.operands[rank:])
     maps = _make_maps(fe, op, mapped, inner, lead)
     reductions = [
-        (Reduction(kind, v.type), v)
+        (Reduction(kind, v.type, fe.lanes_of(v)), v)
         for kind, v in zip(kinds, region.yielded, strict=True)
         if kind != "map" and isinstance(v.type, Scalar)
     ]
-    levels, linear = _open_levels(fe, region, extents, lead, [r for r, _ in reductions])
-    state = _body(fe, region, maps, reductions, levels, linear)
-    for level in reversed(levels):
-        level.close(fe, state)
-        state = level.accumulators
-    _bind_results(fe, op, maps, reductions, state)
+    nest = Nest(op, region, extents, lead, maps, reductions)
+    _bind_results(fe, op, maps, reductions, nest.emit(fe))
+
+
+@dataclass(slots=True)
+class Nest:
+    """A `par` being emitted."""
+
+    op: Op
+    region: Region
+    extents: list[str]
+    lead: list[str]
+    maps: list[Map]
+    reductions: list[tuple[Reduction, Value]]
+
+    def emit(self, fe: FunctionEmitter) -> list[str]:
+        """All loops; gives the accumulators."""
+        from aotdiff.codegen import strip
+
+        states = [s for r, _ in self.reductions for s in r.starts(fe)]
+        levels: list[Level] = []
+        linear = "0"
+        plan = strip.plan(fe, self.op)
+        for r, extent in enumerate(self.extents):
+            if plan is not None and r == len(self.extents) - 1:
+                level, linear = strip.emit(fe, self, plan, states, linear)
+            else:
+                level = Level(fe, extent, states)
+                linear = self.at(fe, r, linear, level.index)
+            states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
+            levels.append(level)
+            if r == 0 and checks.runs_long(self.region):
+                checks.poll(fe)
+        state = list(levels[-1].accumulators) if levels else [name for _, name in states]
+        state = self.body(fe, state, linear)
+        for level in reversed(levels):
+            level.close(fe, state)
+            state = level.accumulators
+        return state
+
+    def at(self, fe: FunctionEmitter, r: int, linear: str, index: str) -> str:
+        """Bind the index of a loop; gives the linear index so far."""
+        fe.env[self.region.args[r]] = index
+        fe.nonneg.add(index)
+        return index if r == 0 else fe.add(fe.mul(linear, self.lead[r]), index)
+
+    def body(self, fe: FunctionEmitter, state: list[str], linear: str) -> list[str]:
+        """One iteration; gives the new accumulators."""
+        scope = fe.enter(self.region)
+        slots = [m.slot(fe, linear) for m in self.maps]
+        wanted = [(m.value, s, m.inner, m.array.lanes) for m, s in zip(self.maps, slots, strict=True)]
+        hinted = hint_slots(fe, self.region, wanted)
+        fe.run(scope)
+        following = self.join(fe, state, linear)
+        for m, slot in sorted(zip(self.maps, slots, strict=True), key=lambda pair: pair[1] in hinted):
+            store_slot(fe, slot, m.value, m.inner)
+        for line in fe.free_rest(scope):
+            fe.do(line)
+        fe.leave()
+        return following
+
+    def join(self, fe: FunctionEmitter, state: list[str], linear: str) -> list[str]:
+        following: list[str] = []
+        for reduction, value in self.reductions:
+            now = state[len(following) : len(following) + reduction.width]
+            following += reduction.join(fe, now, fe.val(value), linear)
+        return following
 
 
 def _make_maps(
@@ -217,50 +307,6 @@ def _make_maps(
     return maps
 
 
-def _open_levels(
-    fe: FunctionEmitter, region: Region, extents: list[str], lead: list[str], reductions: list[Reduction]
-) -> tuple[list[_Level], str]:
-    states = [s for r in reductions for s in r.starts(fe)]
-    levels: list[_Level] = []
-    linear = "0"
-    for r, extent in enumerate(extents):
-        level = _Level(fe, extent, states)
-        states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
-        fe.env[region.args[r]] = level.index
-        fe.nonneg.add(level.index)
-        linear = level.index if r == 0 else fe.add(fe.mul(linear, lead[r]), level.index)
-        levels.append(level)
-        if r == 0 and checks.runs_long(region):
-            checks.poll(fe)
-    return levels, linear
-
-
-def _body(
-    fe: FunctionEmitter,
-    region: Region,
-    maps: list[Map],
-    reductions: list[tuple[Reduction, Value]],
-    levels: list[_Level],
-    linear: str,
-) -> list[str]:
-    """One iteration; gives the new accumulators."""
-    scope = fe.enter(region)
-    slots = [m.slot(fe, linear) for m in maps]
-    hinted = hint_slots(fe, region, [(m.value, s, m.inner) for m, s in zip(maps, slots, strict=True)])
-    fe.run(scope)
-    state = list(levels[-1].accumulators) if levels else [s for r, _ in reductions for _, s in r.starts(fe)]
-    following: list[str] = []
-    for reduction, value in reductions:
-        width = 2 if reduction.kind.startswith("arg") else 1
-        following += reduction.join(fe, state[len(following) : len(following) + width], fe.val(value), linear)
-    for m, slot in sorted(zip(maps, slots, strict=True), key=lambda pair: pair[1] in hinted):
-        store_slot(fe, slot, m.value, m.inner)
-    for line in fe.free_rest(scope):
-        fe.do(line)
-    fe.leave()
-    return following
-
-
 def _bind_results(
     fe: FunctionEmitter, op: Op, maps: list[Map], reductions: list[tuple[Reduction, Value]], state: list[str]
 ) -> None:
@@ -271,6 +317,5 @@ def _bind_results(
             fe.bind(result, next(arrays).array)
             continue
         reduction, _ = next(rest)
-        arg = reduction.kind.startswith("arg")
-        fe.bind(result, state[position + 1] if arg else state[position])
-        position += 2 if arg else 1
+        position += reduction.width
+        fe.bind(result, state[position - 1])

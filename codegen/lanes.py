@@ -1,0 +1,289 @@
+"""Which values differ between the iterations of a `par`, and whether strips of iterations pay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.ops import SCALAR_OPS
+from aotdiff.ir.types import Record, Scalar, element_of
+
+_MATHS = 20.0
+_COSTS = {
+    "const": 0.0, "div": 5.0, "sqrt": 5.0, "ratio": 6.0, "select": 1.0, "floordiv": 20.0, "mod": 20.0, "sign": 3.0,
+    **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "clamp", "relu", "floor", "ceil"), 1.0),
+    **dict.fromkeys(("round", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "cast"), 1.0), "ipow": 4.0,
+}  # fmt: skip
+_SLOW_IN_LANES = ("lgamma", "digamma", "polygamma", "sinc")
+_REDUCTIONS = ("map", "sum", "prod", "max", "min", "any", "all")
+_UNDER_MASK = ("read", "if", "dim", "shaped", "stop_gradient", "undef", "yield")
+_USUAL_COUNT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A `par` in strips: how many lanes, the values that differ between them, accumulators made inside."""
+
+    lanes: int
+    varying: set[Value]
+    local: set[Value]
+
+
+def plan_of(op: Op, lanes: int) -> Plan | None:
+    """The plan for strips over the last index, or None where they are impossible or do not pay."""
+    region = op.regions[0]
+    extent = op.operands[op.attrs["rank"] - 1].op
+    if lanes < 2 or (extent is not None and extent.name == "const" and extent.attrs["value"] < lanes):
+        return None
+    if not set(op.attrs["kinds"]) <= set(_REDUCTIONS) or not _worth_a_look(region):
+        return None
+    if any(isinstance(element_of(v.type), Record) for v in region.yielded):
+        return None
+    flow = _Varying(region)
+    if not _supported(region, flow.varying, False):
+        return None
+    index = region.args[-1]
+    strides = {index: 1}
+    one, many = _Cost(flow, lanes, strides).both(region)
+    return Plan(lanes, flow.varying, flow.local) if many < 0.8 * one else None
+
+
+def _worth_a_look(region: Region) -> bool:
+    """Loops without inner loops, branches or checks are vectorised by LLVM itself."""
+    return any(op.name in ("par", "for", "while", "if", "check", "update") for op in region.ops)
+
+
+class _Varying:
+    """`varying`: values that differ between iterations over the last index, by a fixpoint over carried values.
+
+    Also `local`: handles of accumulators inside.
+    """
+
+    def __init__(self, region: Region):
+        self.varying: set[Value] = {region.args[-1]}
+        self.local: set[Value] = set()
+        size = 0
+        while size != len(self.varying):
+            size = len(self.varying)
+            self._region(region, False)
+
+    def _mark(self, value: Value, when: bool) -> None:
+        if when:
+            self.varying.add(value)
+
+    def _region(self, region: Region, masked: bool) -> None:
+        for op in region.ops:
+            self._op(op, masked)
+
+    def _op(self, op: Op, masked: bool) -> None:
+        varying, name = self.varying, op.name
+        if name == "par":
+            self._region(op.regions[0], masked)
+            for value, result in zip(op.regions[0].yielded, op.results, strict=True):
+                self._mark(result, value in varying)
+        elif name in ("for", "while"):
+            self._loop(op, masked)
+        elif name == "if":
+            self._if(op, masked)
+        elif name == "withacc":
+            self._withacc(op, masked)
+        elif name == "accum":
+            self._mark(op.operands[0], masked or any(v in varying for v in op.operands[1:]))
+        elif name in ("shaped", "reshape", "dim"):
+            if name != "dim":
+                self._mark(op.results[0], op.operands[0] in varying)
+        elif name not in ("yield", "check"):
+            for result in op.results:
+                self._mark(result, any(v in varying for v in op.operands))
+
+    def _loop(self, op: Op, masked: bool) -> None:
+        varying, carries, body = self.varying, op.attrs["carries"], op.regions[-1]
+        first = 1 if op.name == "for" else 0
+        for region in op.regions:
+            self._region(region, masked)
+            for c in range(carries):
+                arg, init = region.args[1 + c], op.operands[first + c]
+                self._mark(arg, init in varying or body.yielded[c] in varying)
+        results = iter(op.results[carries + (op.name == "while") :])
+        for c in range(carries):
+            self._mark(op.results[c], body.args[1 + c] in varying)
+        for kind, value in zip(op.attrs["kinds"], body.yielded[carries:], strict=True):
+            self._mark(next(results), value in varying)
+            if kind == "cat":
+                next(results)
+
+    def _if(self, op: Op, masked: bool) -> None:
+        differs = op.operands[0] in self.varying
+        for region in op.regions:
+            self._region(region, masked or differs)
+        for a, b, result in zip(op.regions[0].yielded, op.regions[1].yielded, op.results, strict=True):
+            self._mark(result, differs or a in self.varying or b in self.varying)
+
+    def _withacc(self, op: Op, masked: bool) -> None:
+        body = op.regions[0]
+        self.local.update(body.args)
+        for init, arg in zip(op.operands, body.args, strict=True):
+            self._mark(arg, init in self.varying)
+        self._region(body, masked)
+        for arg, result in zip(body.args, op.results, strict=False):
+            self._mark(result, arg in self.varying)
+        for value, result in zip(body.yielded, op.results[len(op.operands) :], strict=True):
+            self._mark(result, value in self.varying)
+
+
+def _supported(region: Region, varying: set[Value], masked: bool) -> bool:
+    return all(_supported_op(op, varying, masked) for op in region.ops)
+
+
+def _supported_op(op: Op, varying: set[Value], masked: bool) -> bool:
+    name = op.name
+    if name in SCALAR_OPS:
+        return True
+    if masked and name not in _UNDER_MASK:
+        return False
+    if any(isinstance(element_of(v.type), Record) for v in (*op.operands, *op.results)):
+        return False
+    if name == "par":
+        fixed = op.operands
+    elif name == "for":
+        fixed = [op.operands[0], *op.operands[1 + op.attrs["carries"] :]]
+    elif name == "while":
+        fixed = [op.regions[0].yielded[0], *op.operands[op.attrs["carries"] :]]
+    elif name in ("shaped", "reshape"):
+        fixed = op.operands[1:]
+    elif name == "insert":
+        fixed = op.operands[2:]
+    elif name == "argsort":
+        fixed = op.operands
+    elif name == "if" and op.operands[0] in varying:
+        scalars = all(isinstance(r.type, Scalar) for r in op.results)
+        return scalars and all(_supported(r, varying, True) for r in op.regions)
+    elif name in ("read", "update", "accum", "dim", "stop_gradient", "undef", "check", "yield", "if", "withacc"):
+        fixed = []
+    else:
+        return False
+    return not any(v in varying for v in fixed) and all(_supported(r, varying, masked) for r in op.regions)
+
+
+# Cost -----------------------------------------------------------------------------------------------------------
+
+
+def strides_in(region: Region, strides: dict[Value, int | None]) -> None:
+    """How values of a region move with an index: 0, 1 or None for anything else; what is not listed does not move."""
+    for op in region.ops:
+        if not op.results:
+            continue
+        moves = [strides.get(v, 0) for v in op.operands]
+        result: int | None = None
+        if not any(m != 0 for m in moves):
+            continue
+        if op.name == "add" and set(moves) == {0, 1}:
+            result = 1
+        elif op.name == "sub" and moves == [1, 0]:
+            result = 1
+        for value in op.results:
+            strides[value] = result
+
+
+def _is_contiguous(indices: list[Value], strides: dict[Value, int | None]) -> bool:
+    moves = [strides.get(v, 0) for v in indices]
+    return all(m == 0 for m in moves[:-1]) and (not moves or moves[-1] in (0, 1))
+
+
+def _vectorises(op: Op) -> bool:
+    """Whether LLVM will vectorise the innermost loop of this `par` well."""
+    region = op.regions[0]
+    strides: dict[Value, int | None] = {region.args[-1]: 1} if region.args else {}
+    strides_in(region, strides)
+    for inner in region.ops:
+        if inner.name == "read" and not _is_contiguous(inner.operands[1:], strides):
+            return False
+        if inner.name == "accum" and not _is_contiguous(inner.operands[2:], strides):
+            return False
+        if inner.regions or inner.name in ("check", "update", "call"):
+            return False
+    return not any(k.startswith("arg") for k in op.attrs["kinds"])
+
+
+class _Cost:
+    """Estimates of one iteration: alone, and its share of a strip."""
+
+    def __init__(self, flow: _Varying, lanes: int, strides: dict[Value, int | None]):
+        self.varying = flow.varying
+        self.local = flow.local
+        self.lanes = lanes
+        self.strides = strides
+
+    def both(self, region: Region) -> tuple[float, float]:
+        return self._region(region, 1.0, 1.0)
+
+    def _region(self, region: Region, times: float, width: float) -> tuple[float, float]:
+        strides_in(region, self.strides)
+        for value in self.varying:
+            self.strides.setdefault(value, None)
+        one = many = 0.0
+        for op in region.ops:
+            a, b = self._op(op, times, width)
+            one += a
+            many += b
+        return one, many
+
+    def _op(self, op: Op, times: float, width: float) -> tuple[float, float]:
+        name, lanes = op.name, self.lanes
+        if name in SCALAR_OPS:
+            cost = times * _COSTS.get(name, _MATHS)
+            varies = op.results[0] in self.varying
+            return cost / width, cost if varies and name in _SLOW_IN_LANES else cost / lanes
+        if name == "read":
+            return times / width, times * self._element(op.operands[0], op.operands[1:])
+        if name == "update":
+            return 2 * times, times * self._element(op.results[0], op.operands[2:])
+        if name == "accum":
+            return 2 * times / width, 2 * times * self._added(op)
+        if name == "check":
+            return times, 2 * times / lanes
+        if not op.regions:
+            return times, 2 * times / lanes
+        return self._regions(op, times, width)
+
+    def _element(self, array: Value, indices: list[Value]) -> float:
+        """Cost of one element access in a strip, per iteration."""
+        if not any(v in self.varying for v in indices):
+            return 1.0 / self.lanes
+        if array in self.varying or not _is_contiguous(indices, self.strides):
+            return 2.0
+        return 1.5 / self.lanes
+
+    def _added(self, op: Op) -> float:
+        handle, indices = op.operands[0], op.operands[2:]
+        if any(v in self.varying for v in indices):
+            return self._element(handle, indices)
+        return (1.0 if handle in self.local else 5.0) / self.lanes
+
+    def _regions(self, op: Op, times: float, width: float) -> tuple[float, float]:
+        inner = times
+        if op.name == "par":
+            for extent in op.operands[: op.attrs["rank"]]:
+                inner *= _count(extent)
+            width = self.lanes if _vectorises(op) else 1.0
+        elif op.name == "for":
+            inner, width = inner * _count(op.operands[0]), 1.0
+        elif op.name == "while":
+            inner, width = inner * _USUAL_COUNT, 1.0
+        one = many = 0.0
+        for region in op.regions:
+            a, b = self._region(region, inner, width)
+            one, many = one + a, many + b
+        loop = inner if op.name in ("par", "for", "while") else times
+        one += loop / width
+        many += loop / self.lanes
+        if op.name == "if" and op.operands[0] not in self.varying:
+            return one / 2, many / 2
+        return (one / 2, many) if op.name == "if" else (one, many)
+
+
+def _count(value: Value) -> float:
+    op = value.op
+    return float(min(op.attrs["value"], 64)) if op is not None and op.name == "const" else float(_USUAL_COUNT)
+
+
