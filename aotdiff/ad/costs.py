@@ -19,7 +19,7 @@ from aotdiff.ir.types import Array
 
 # Wide enough that no sum of ordinary prices reaches it: for what spoils the cost of a whole loop.
 SPOILS_LOOP = 1e7
-# A read of an array that would have to be kept for it.
+# Use of an array that would have to be kept for it.
 KEEPS_ARRAY = 1e5
 
 _FREE = frozenset(["const", "undef", "shaped", "dim", "record_unpack", "record_make"])
@@ -67,12 +67,6 @@ class Costs:
 
     def again(self, op: Op, home: Region) -> float:
         """Of computing an operation of `home` again in the reverse of `home`."""
-        if op.name in _FREE:
-            return 0.0
-        if op.name == "read":
-            return 1.0 if self._outlives(op.operands[0], home) else KEEPS_ARRAY
-        if not op.regions:
-            return 300.0 if op.name == "call" else price(op)
         spoiled = sum(not self._outlives(v, home) for v in free_values_of(op) if isinstance(v.type, Array))
         return price(op) + KEEPS_ARRAY * spoiled
 

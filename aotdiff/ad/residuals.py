@@ -15,7 +15,7 @@ from aotdiff.ad.cleanup import prune, strip_effects, without_outer_handles
 from aotdiff.ad.costs import Costs, free_values_of
 from aotdiff.ad.mincut import INFINITE, FlowGraph
 from aotdiff.ad.sizes import Sizes
-from aotdiff.ad.structure import Structure
+from aotdiff.ad.structure import Structure, map_slots
 from aotdiff.ir.builder import Builder, static_size
 from aotdiff.ir.graph import Module, Op, Region, Value
 from aotdiff.ir.ops import map_result
@@ -176,6 +176,11 @@ class _Legaliser:
             outer = self.structure.owner[region]
             assert outer is not None and outer.name == "withacc"
             if value not in self.lifted:
+                held = zip(outer.results[len(outer.operands) :], region.yielded, strict=True)
+                known = next((r for r, v in held if v is value), None)
+                if known is not None:
+                    self.lifted[value] = known
+            if value not in self.lifted:
                 region.terminator.operands.append(value)
                 self.lifted[value] = _add_result(outer, value.type, value.name)
             value = self.lifted[value]
@@ -188,7 +193,9 @@ class _Legaliser:
         if key not in self.kept:
             value = self._lift(value, home)
             self.templates.clear()
-            if op.name == "if":
+            if (known := _held(value, op, home)) is not None:
+                self.kept[key] = [known]
+            elif op.name == "if":
                 self.kept[key] = [self._keep_branch(value, op, home)]
             elif isinstance(value.type, Array) and not self.costs.regular(value, op):
                 self.kept[key] = self._keep_flat(value, op, home)
@@ -439,6 +446,14 @@ def _shift_reads(region: Region, row: Value, flat: Value, first: Value) -> None:
             op.operands = [flat, shifted.result]
         ops.append(op)
     region.ops = ops
+
+
+def _held(value: Value, op: Op, home: Region) -> Value | None:
+    """A result of `op` that holds the value already."""
+    if op.name == "if":
+        return next((r for r, v in zip(op.results, home.yielded, strict=True) if v is value), None)
+    slots = map_slots(op)
+    return next((op.results[r] for kind, k, r, _ in slots if kind == "map" and home.yielded[k] is value), None)
 
 
 def _add_result(op: Op, type_: Type, name: str) -> Value:

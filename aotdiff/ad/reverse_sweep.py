@@ -183,6 +183,9 @@ class Sweep:
         before = self.view(array)
         if before is None:
             before = self.zeros(array)
+        elif _zeroed(before, indices):
+            self.set(array, self.b.update(before.op.operands[0], c, *indices))  # type: ignore[union-attr]
+            return
         self.set(array, self.b.update(before, self.b.add(self.b.read(before, *indices), c), *indices))
 
     # Writing reverse regions -------------------------------------------------------------------------------
@@ -220,6 +223,15 @@ class Sweep:
         if not sizes:
             return self.b.read(array, *lead)
         return self.b.par(sizes, ["map"], lambda b, *index: [b.read(array, *lead, *index)])[0]
+
+
+def _zeroed(array: Value, indices: Sequence[Value]) -> bool:
+    """Whether the last thing done to the array was to set this element to zero."""
+    op = array.op
+    if op is None or op.name != "update" or op.operands[2:] != list(indices):
+        return False
+    value = op.operands[1].op
+    return value is not None and value.name == "const" and value.attrs["value"] == 0.0
 
 
 # Arrays ----------------------------------------------------------------------------------------------------
