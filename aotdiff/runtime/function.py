@@ -11,7 +11,7 @@ from aotdiff.runtime.interface import Group, Interface, Parameter, default_wrt, 
 
 if TYPE_CHECKING:
     from aotdiff.runtime.compiler import Compiler
-    from aotdiff.runtime.module import Module
+    from aotdiff.runtime.collection import Collection
     from aotdiff.runtime.native import Native
 
 Wrt = str | Sequence[str] | None
@@ -27,7 +27,7 @@ class Function(fastcall.base_type()):
     `module` gives native entries; `chain` says which derivative of the function `root` this is.
     """
 
-    def __init__(self, module: Module, root: str, interface: Interface, chain: Chain = ()) -> None:
+    def __init__(self, module: Collection, root: str, interface: Interface, chain: Chain = ()) -> None:
         self._module = module
         self._root = root
         self._chain = chain
@@ -57,7 +57,7 @@ class Function(fastcall.base_type()):
         return self.interface.parameters
 
     @property
-    def module(self) -> Module:
+    def module(self) -> Collection:
         return self._module
 
     def __repr__(self) -> str:
@@ -98,12 +98,16 @@ class Function(fastcall.base_type()):
         return entry if entry is not None else self._compile(real)
 
     def _compile(self, real: str) -> tuple[Binder, Native]:
-        entry = self._entries[real] = self._module._native(self._root, self._chain, self.interface, real)
-        if not self._generic:
-            self._only = entry
-        if entry[1].fast and real == self._module._default_real:
-            fastcall.install(self, entry[1].fast)
-        return entry
+        with self._module._lock:  # native code that another thread may be running is never replaced
+            entry = self._entries.get(real)
+            if entry is not None:
+                return entry
+            entry = self._entries[real] = self._module._native(self._root, self._chain, self.interface, real)
+            if not self._generic:
+                self._only = entry
+            if entry[1].fast and real == self._module._default_real:
+                fastcall.install(self, entry[1].fast)
+            return entry
 
     def prepare(self, real: str = "f64") -> Function:
         """Compile now instead of on the first call; gives the function itself."""
@@ -194,7 +198,7 @@ def chain_places(interface: Interface, chain: Chain) -> list[tuple[str, tuple[in
     return places
 
 
-def _rebuild(module: Module, root: str, chain: Chain) -> Function:
+def _rebuild(module: Collection, root: str, chain: Chain) -> Function:
     f = module[root]
     for form, names, tupled in chain:
         f = f._derivative(form, names if tupled else names[0])

@@ -1,11 +1,9 @@
-"""`Module`: the exported functions of one program, as attributes."""
+"""`Module`: the exported functions of one program; `compile`, `compile_source` and `load`, which give modules."""
 
 from __future__ import annotations
 
-import keyword
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from aotdiff.codegen.driver import Options as CodeOptions
@@ -13,51 +11,20 @@ from aotdiff.codegen.driver import load as load_object
 from aotdiff.codegen.driver import object_from
 from aotdiff.runtime import cache, interrupt
 from aotdiff.runtime.binding import Binder
+from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.compiler import Compiler, Options, Source, read_source
-from aotdiff.runtime.function import Chain, Function, chain_places
+from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.interface import Interface
+from aotdiff.runtime.library import Library
 from aotdiff.runtime.native import Native
 
 
-class Module:
-    """Exported functions as attributes and items: `m.f`, `m["f"]`, `list(m)`."""
+class Module(Collection):
+    """The exported functions of a compiled program."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
-        self._lock = threading.Lock()
-        self._functions: dict[tuple[str, Chain], Function] = {}
-        self._exports = {found.name: Function(self, found.name, found) for found in compiler.interfaces()}
-        for name, function in self._exports.items():
-            self._functions[name, ()] = function
-            self.__dict__[name] = function
-            if keyword.iskeyword(name):
-                self.__dict__[name + "_"] = function
-
-    def __repr__(self) -> str:
-        return f"<aotdiff.Module {self._compiler.source.path}: {', '.join(self._exports)}>"
-
-    def __getitem__(self, name: str) -> Function:
-        return self._exports[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._exports)
-
-    def __len__(self) -> int:
-        return len(self._exports)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._exports
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        from aotdiff.frontend.diagnostics import suggest
-
-        path, hint = self._compiler.source.path, suggest(name, self._exports)
-        raise AttributeError(f"{path} exports no {name!r}" + (f": {hint}" if hint else ""))
-
-    def __dir__(self) -> list[str]:
-        return list(self._exports)
+        super().__init__(compiler.source.path, compiler.interfaces())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Module) and self._state() == other._state()
@@ -131,6 +98,11 @@ def compile_source(
     """Compile a program given as text; imports are relative to the folder `base`, `name` is its name in messages."""
     source = Source(name, text, os.fspath(base))
     return Module(Compiler(source, Options(target, opt, fast_math, real, threads, deterministic)))
+
+
+def load(path: str | os.PathLike[str]) -> Library:
+    """A library made by `aotdiff build`, with the functions and derivatives that were built."""
+    return Library(os.fspath(path))
 
 
 _modules: dict[tuple[Source, Options], Module] = {}
