@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotdiff.frontend.lower_context import Context
-from aotdiff.frontend.lower_integers import combine
 from aotdiff.frontend.lower_values import Delayed, rank
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Value
@@ -263,7 +262,7 @@ def count(cx: Context, shape: Sequence[Value]) -> Value:
 
 def positive(cx: Context, size: Value) -> bool:
     """Whether an integer is known to be at least 1."""
-    return cx.ints.nonneg(combine(cx.ints.poly(size), {(): -1}))
+    return cx.ints.positive(size)
 
 
 # Products -------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from typing import Any
 from aotdiff.frontend import ast
 from aotdiff.frontend.check_values import leaves as always_leaves
 from aotdiff.frontend.lower_context import Context, rebuilt
-from aotdiff.frontend.lower_integers import Emitter, Poly
+from aotdiff.frontend.lower_integers import Emitter
+from aotdiff.frontend.lower_proofs import Poly
 from aotdiff.frontend.lower_values import NEVER, Item, Never, flatten
 from aotdiff.ir.graph import Region, Value
 from aotdiff.ir.types import BOOL, I64, Array, Type, dims_of
@@ -416,8 +417,8 @@ class _Merge:
         ints = self.cx.ints
         for result, *values in zip(results, *self.yields, strict=True):
             if result.type == I64:
-                choices = [(ints.poly(v), side.facts) for v, side in zip(values, self.sides, strict=True) if not _is_undef(v)]
-                ints.choose(result, choices)
+                sides = zip(values, self.sides, strict=True)
+                ints.choose(result, [(v, side.facts) for v, side in sides if not _is_undef(v)])
 
 
 def _is_undef(value: Value) -> bool:

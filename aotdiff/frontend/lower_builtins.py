@@ -14,7 +14,7 @@ from aotdiff.frontend.lower_context import SCALARS, Context
 from aotdiff.frontend.lower_expr import blank, operate, power
 from aotdiff.frontend.lower_functions import apply
 from aotdiff.frontend.lower_generators import reduction
-from aotdiff.frontend.lower_integers import combine
+from aotdiff.frontend.lower_proofs import combine
 from aotdiff.frontend.lower_values import Delayed, Item, Named, rank
 from aotdiff.ir.graph import Value
 from aotdiff.ir.types import BOOL, I64, Scalar
@@ -186,7 +186,7 @@ def _check_some(cx: Context, sizes: Sequence[Value], name: str) -> None:
     size = arrays.count(cx, sizes)
     if not arrays.positive(cx, size) and not all(arrays.positive(cx, s) for s in sizes):
         cx.check(cx.b.scalar("gt", size, cx.ints.const(0)), "ValueError", f"{name} of nothing has no value")
-        cx.ints.assume(combine(cx.ints.poly(size), {(): -1}))
+        cx.ints.assume_at_least(size, cx.ints.const(1))
 
 
 def _with_ones(cx: Context, found: Item, item: Item, axes: Sequence[int]) -> Item:
@@ -231,7 +231,7 @@ def _scanned(cx: Context, line: Item, name: str) -> Value:
     operation = "add" if name == "cumsum" else "mul"
     with cx.region([I64, kind], ["k", "running"]) as region:
         k, running = region.args
-        cx.ints.bound(k, {}, cx.ints.poly(size))
+        cx.ints.bound_index(k, size)
         total = cx.b.scalar(operation, running, cx.element(line, [k]))
         builder = cx.b
     builder.ret([total, total])
@@ -439,9 +439,11 @@ def _smaller(cx: Context, a: Value, b: Value) -> Value:
     if cx.ints.equal(a, b):
         return a
     size = cx.b.scalar("minimum", a, b)
-    cx.ints.never_negative.add(cx.ints.atom(size))
+    atom = cx.ints.atom(size)
+    cx.ints.never_negative.add(atom)
+    cx.ints.tame.add(atom)
     for x in (a, b):
-        cx.ints.assume(combine(cx.ints.poly(x), cx.ints.poly(size), -1))
+        cx.ints.assume_at_least(x, size)
     return size
 
 

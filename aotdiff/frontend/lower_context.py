@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from aotdiff.frontend import ast, types
-from aotdiff.frontend.lower_integers import Emitter, Integers, Poly, combine
+from aotdiff.frontend.lower_integers import Emitter, Integers
 from aotdiff.frontend.lower_values import FUNCTIONS, Delayed, Item, Never, flatten, like
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Loc, Op, Region, Value
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from aotdiff.frontend.lower_module import Lowering
 
 SCALARS = {"f64": F64, "f32": F32, "i64": I64, "bool": BOOL}
+
+MOST_ELEMENTS = 2**47  # of an array along one dimension
 
 ExpressionRule = Callable[["Context", Any], Item]
 StatementRule = Callable[["Context", Any], None]
@@ -125,10 +127,13 @@ class Context:
         kinds: Sequence[str],
         body: Callable[..., Sequence[Value]],
         names: Sequence[str] | None = None,
-        ranges: Sequence[tuple[Poly, Poly]] | None = None,
+        lengths: Sequence[Value] | None = None,
     ) -> list[Value]:
-        """Independent iterations; `body(*indices)` returns one value per kind, arrays among them with known shapes."""
-        op = self.par_op(extents, kinds, body, names, ranges)
+        """Independent iterations; `body(*indices)` returns one value per kind, arrays among them with known shapes.
+
+        `lengths` are the extents as they are where there is an iteration at all.
+        """
+        op = self.par_op(extents, kinds, body, names, lengths)
         for kind, result in zip(kinds, op.results, strict=True):
             if kind == "map":
                 rank = len(extents)
@@ -142,15 +147,14 @@ class Context:
         kinds: Sequence[str],
         body: Callable[..., Sequence[Value]],
         names: Sequence[str] | None = None,
-        ranges: Sequence[tuple[Poly, Poly]] | None = None,
+        lengths: Sequence[Value] | None = None,
     ) -> Op:
         """The operation; at most one result is an array-valued map."""
         names = names or [("i", "j", "k", "l")[r] if r < 4 else f"i{r}" for r in range(len(extents))]
         with self.region([I64] * len(extents), names) as region:
             builder = self.b
-            for k, index in enumerate(region.args):
-                low, high = ranges[k] if ranges else ({}, self.ints.poly(extents[k]))
-                self.ints.bound(index, low, high)
+            for index, length in zip(region.args, lengths or extents, strict=True):
+                self.ints.bound_index(index, length)
             yields = list(body(*region.args))
             inner = [size for v in yields for size in (self.shape(v) if dims_of(v.type) else [])]
         inner = [self.hoisted(size) for size in inner]
@@ -266,14 +270,12 @@ class Context:
     def check_index(self, index: Value, size: Value, axis: int, shown: Value | None = None) -> None:
         """0 <= index < size, or an IndexError here."""
         ints = self.ints
-        low, high = ints.poly(index), combine(combine(ints.poly(size), ints.poly(index), -1), {(): -1})
-        conds = [] if ints.nonneg(low) else [self.b.scalar("le", ints.const(0), index)]
-        conds += [] if ints.nonneg(high) else [self.b.scalar("lt", index, size)]
+        conds = [] if ints.natural(index) else [self.b.scalar("le", ints.const(0), index)]
+        conds += [] if ints.at_least(size, index, 1) else [self.b.scalar("lt", index, size)]
         if conds:
             message = f"index {{0}} is out of range for size {{1}} (axis {axis})"
             self.check(self.conjunction(conds), "IndexError", message, shown or index, size)
-            ints.assume(low)
-            ints.assume(high)
+            ints.assume_within(index, size)
 
     def check_equal(self, a: Value, b: Value, message: str) -> None:
         """Two sizes that must agree, or a ValueError here; `{0}` and `{1}` in the message are the sizes."""
@@ -282,11 +284,14 @@ class Context:
             self.ints.assume_equal(a, b)
 
     def check_size(self, size: Value, what: str) -> None:
-        """A size that must not be negative, or a ValueError here."""
-        if not self.ints.nonneg(self.ints.poly(size)):
-            cond = self.b.scalar("ge", size, self.ints.const(0))
-            self.check(cond, "ValueError", f"{what} cannot have the negative size {{0}}", size)
-            self.ints.assume(self.ints.poly(size))
+        """A size that must not be negative, or a ValueError here; nor beyond all memory."""
+        ints = self.ints
+        if ints.natural(size) and ints.is_tame(ints.poly(size)):
+            return
+        most = ints.const(MOST_ELEMENTS)
+        self.check(self.b.scalar("ge", size, ints.const(0)), "ValueError", f"{what}: the size {{0}} is negative", size)
+        self.check(self.b.scalar("le", size, most), "MemoryError", f"{what}: the size {{0}} is too large", size)
+        ints.assume_within(size, most, inclusive=True)
 
     # Merging ---------------------------------------------------------------------------------------------
 

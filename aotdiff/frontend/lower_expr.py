@@ -10,7 +10,6 @@ from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.lower_branches import branch, lower_block
 from aotdiff.frontend.lower_context import Context, is_function, lowers
 from aotdiff.frontend.lower_functions import call_node, lambda_value, named, parameter_names
-from aotdiff.frontend.lower_integers import combine
 from aotdiff.frontend.lower_values import BuiltIn, Delayed, Form, Function, Item, rank
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Op, Value
@@ -114,8 +113,7 @@ def arithmetic(cx: Context, name: str, kind: Scalar) -> Callable[..., Value]:
 def divided(cx: Context, name: str, x: Value, y: Value) -> Value:
     """i64 division, checked."""
     ints = cx.ints
-    p = ints.poly(y)
-    if not (ints.nonneg(combine(p, {(): -1})) or ints.nonneg(combine(combine({}, p, -1), {(): -1}))):
+    if not (ints.positive(y) or ints.at_least(ints.const(-1), y)):
         word = "division" if name == "floordiv" else "remainder"
         cx.check(cx.b.scalar("ne", y, ints.const(0)), "ZeroDivisionError", f"integer {word} by zero")
     return ints.divide(name, x, y)
@@ -128,7 +126,7 @@ def power(cx: Context, base: Item, exponent: Item) -> Item:
         loc = cx.b.loc
 
         def write(x: Value, n: Value) -> Value:
-            if a == I64 and not cx.ints.nonneg(cx.ints.poly(n)):
+            if a == I64 and not cx.ints.natural(n):
                 cx.b.loc = loc
                 message = "{0} ** {1}: an integer has no negative power; write f64(x) ** n"
                 cx.check(cx.b.scalar("ge", n, cx.ints.const(0)), "ValueError", message, x, n)
@@ -251,20 +249,20 @@ def _slice(cx: Context, item: ast.Slice, size: Value, axis: int) -> Selector:
     ints = cx.ints
     low = ints.const(0) if item.low is None else from_end(cx, item.low, size)
     high = size if item.high is None else from_end(cx, item.high, size)
-    start, end = ints.poly(low), combine(ints.poly(size), ints.poly(high), -1)
-    length = combine(ints.poly(high), ints.poly(low), -1)
-    conds = [] if ints.nonneg(start) else [cx.b.scalar("le", ints.const(0), low)]
-    conds += [] if ints.nonneg(end) else [cx.b.scalar("le", high, size)]
+    forward = ints.at_least(high, low)
+    conds = [] if ints.natural(low) else [cx.b.scalar("le", ints.const(0), low)]
+    conds += [] if ints.at_least(size, high) else [cx.b.scalar("le", high, size)]
     if conds:
         message = f"slice {{0}}..{{1}} is out of range for size {{2}} (axis {axis})"
         cx.check(cx.conjunction(conds), "IndexError", message, low, high, size)
-    if not ints.nonneg(length):
+    if not forward:
         message = f"slice {{0}}..{{1}} runs backwards (axis {axis})"
         cx.check(cx.b.scalar("le", low, high), "IndexError", message, low, high)
-    for fact in (start, end, length):
-        if not ints.nonneg(fact):
-            ints.assume(fact)
-    return low, ints.emit(length)
+    if conds or not forward:
+        ints.assume_within(low, size, inclusive=True)
+        ints.assume_within(high, size, inclusive=True)
+        ints.assume_at_least(high, low)
+    return low, ints.difference(high, low)
 
 
 def selected(cx: Context, array: Item, chosen: list[Selector]) -> Item:

@@ -15,8 +15,7 @@ from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.lower_branches import branch, children
 from aotdiff.frontend.lower_context import Context, Unhoistable, lowers
 from aotdiff.frontend.lower_expr import operate
-from aotdiff.frontend.lower_integers import Poly, combine
-from aotdiff.frontend.lower_loops import part
+from aotdiff.frontend.lower_loops import index_from, part
 from aotdiff.frontend.lower_values import Item, rank
 from aotdiff.ir.graph import Region, Value
 from aotdiff.ir.types import BOOL, I64, Acc, Scalar, dims_of
@@ -29,11 +28,11 @@ _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 
 @dataclass(slots=True)
 class _Clause:
-    """One `for` of a generator: how many iterations, the values of its index, the item of its target."""
+    """One `for` of a generator: how many iterations, that number where there are any, the item of its target."""
 
     node: ast.GeneratorClause
     extent: Value
-    range: tuple[Poly, Poly]
+    length: Value
     target: Callable[[Value], Item]
 
 
@@ -43,11 +42,10 @@ def _opened(cx: Context, node: ast.GeneratorClause) -> _Clause:
     if not isinstance(iterable, ast.Range):
         array = cx.kept(cx.expr(iterable))
         size = cx.shape(array)[0]
-        return _Clause(node, size, ({}, ints.poly(size)), lambda k: part(cx, array, k))
+        return _Clause(node, size, size, lambda k: part(cx, array, k))
     low, high = cx.value(iterable.low), cx.value(iterable.high)
-    length = ints.difference(high, low)
-    extent = ints.at_least_zero(length)
-    return _Clause(node, extent, ({}, ints.poly(length)), lambda k: ints.add(low, k))
+    length = ints.length(low, high)
+    return _Clause(node, ints.at_least_zero(length), length, lambda k: index_from(cx, low, high, k))
 
 
 def _groups(node: ast.Generator | ast.Comprehension) -> list[list[ast.GeneratorClause]]:
@@ -100,7 +98,7 @@ def comprehension(cx: Context, node: ast.Comprehension) -> Item:
     extents = [c.extent for c in clauses]
     loc = cx.b.loc
     try:
-        (result,) = cx.par(extents, ["map"], body, _names(clauses), [c.range for c in clauses])
+        (result,) = cx.par(extents, ["map"], body, _names(clauses), [c.length for c in clauses])
     except Unhoistable:
         cx.env = dict(saved)
         cx.b.loc = loc
@@ -121,7 +119,7 @@ def _measured(
     env = dict(cx.env)
     zero = cx.ints.const(0)
     for clause in clauses:
-        cx.ints.assume(combine(clause.range[1], {(): -1}))
+        cx.ints.assume_at_least(clause.length, cx.ints.const(1))
     (first,) = body(*[zero for _ in clauses])
     sizes = list(cx.shape(first))
     cx.env = env
@@ -134,7 +132,7 @@ def _measured(
                 cx.check_equal(a, b, message)
         return [cx.known_shape(value, sizes)]
 
-    return cx.par(extents, ["map"], again, _names(clauses), [c.range for c in clauses])[0]
+    return cx.par(extents, ["map"], again, _names(clauses), [c.length for c in clauses])[0]
 
 
 # Reductions -------------------------------------------------------------------------------------------------------
@@ -227,7 +225,7 @@ class _Reduction:
             return self.term()
 
         extents = [c.extent for c in outer]
-        return cx.par(extents, self.kinds(), body, _names(outer), [c.range for c in outer])
+        return cx.par(extents, self.kinds(), body, _names(outer), [c.length for c in outer])
 
     def term(self) -> list[Value]:
         """What the innermost iteration yields."""
@@ -294,7 +292,7 @@ class _Reduction:
             return self.accumulate_term(counting)
 
         extents = [c.extent for c in clauses]
-        return cx.par(extents, ["sum"] if counting else [], body, _names(clauses), [c.range for c in clauses])
+        return cx.par(extents, ["sum"] if counting else [], body, _names(clauses), [c.length for c in clauses])
 
     def accumulate_term(self, counting: bool) -> list[Value]:
         cx = self.cx
@@ -336,7 +334,7 @@ class _Reduction:
     def measure(self, clauses: Sequence[_Clause], indices: Sequence[Value], group: int) -> None:
         cx = self.cx
         for clause, index in zip(clauses, indices, strict=True):
-            cx.ints.bound(index, *clause.range)
+            cx.ints.bound_index(index, clause.length)
         _bind(cx, clauses, indices)
         if group + 1 == len(self.groups):
             self.shape = list(cx.shape(cx.expr(self.node.body)))
@@ -356,7 +354,7 @@ class _Reduction:
         first = clauses[0]
         with cx.region([I64, total.type, I64], [*_names([first]), "total", "count"]) as region:
             cx.shapes[region.args[1]] = self.shape
-            cx.ints.bound(region.args[0], *first.range)
+            cx.ints.bound_index(region.args[0], first.length)
             _bind(cx, [first], region.args[:1])
             yields = self.loop(clauses[1:], group, *region.args[1:])
             builder = cx.b
@@ -399,7 +397,6 @@ class _ArrayBody(Exception):
 def _arg_reduction(cx: Context, name: str, node: ast.Generator) -> Item:
     """The index of the largest or smallest term; of one range."""
     clause = _opened(cx, node.clauses[0])
-    low = clause.target(cx.ints.const(0)) if isinstance(node.clauses[0].iterable, ast.Range) else cx.ints.const(0)
     if node.condition is not None:
         place = _arg_loop(cx, name, node, clause)
         found = cx.b.scalar("ge", place, cx.ints.const(0))
@@ -413,10 +410,9 @@ def _arg_reduction(cx: Context, name: str, node: ast.Generator) -> Item:
             _bind(cx, [clause], [k])
             return [cx.value(node.body)]
 
-        (place,) = cx.par([clause.extent], [name], body, _names([clause]), [clause.range])
-    cx.ints.ranges[cx.ints.atom(place)] = clause.range
-    assert isinstance(low, Value)
-    return cx.ints.add(low, place)
+        (place,) = cx.par([clause.extent], [name], body, _names([clause]), [clause.length])
+    cx.ints.bound_index(place, clause.length)
+    return clause.target(place) if isinstance(node.clauses[0].iterable, ast.Range) else place
 
 
 def _arg_loop(cx: Context, name: str, node: ast.Generator, clause: _Clause) -> Value:
@@ -426,7 +422,7 @@ def _arg_loop(cx: Context, name: str, node: ast.Generator, clause: _Clause) -> V
     env = dict(cx.env)
     with cx.region([I64, I64, kind], ["k", "place", "best"]) as region:
         k, place, best = region.args
-        cx.ints.bound(k, *clause.range)
+        cx.ints.bound_index(k, clause.length)
         _bind(cx, [clause], [k])
         cond = cx.value(node.condition) if node.condition is not None else cx.b.true()
 

@@ -11,7 +11,6 @@ from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.lower_branches import Flag, LoopExits, assigned, branch, exits, has_left, lower_block, static_free
 from aotdiff.frontend.lower_checkpoint import segmented
 from aotdiff.frontend.lower_context import Context, is_function, lowers, rebuilt
-from aotdiff.frontend.lower_integers import combine
 from aotdiff.frontend.lower_values import NEVER, Item, flatten
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Region, Value
@@ -41,18 +40,25 @@ def _range_steps(cx: Context, node: ast.Range) -> _Steps:
     count = _count(cx, low, high, step, fixed)
 
     def target(k: Value) -> Value:
-        if fixed == 1 and static_size(low) == 0:
-            return k
-        index = ints.add(low, k if fixed == 1 else ints.mul(k, step))
-        if fixed not in (None, 0, 1, -1):
-            ints.atom(index)
-            ints.polys.pop(index, None)
-            inside = (ints.poly(low), ints.poly(high))
-            down = (combine(ints.poly(high), {(): 1}), combine(ints.poly(low), {(): 1}))
-            ints.bound(index, *(inside if fixed > 0 else down))
+        if fixed == 1:
+            return index_from(cx, low, high, k)
+        index = ints.add(low, ints.mul(k, step))
+        if fixed is not None and (abs(fixed) > 1 or not ints.is_tame(ints.poly(low))):
+            ends = (low, high) if fixed > 0 else (high, low)
+            ints.bound_between(index, *ends, more=0 if fixed > 0 else 1)
+            if ints.is_tame(ints.poly(low)) and ints.is_tame(ints.poly(high)):
+                ints.tame.add(ints.atom(index))
         return index
 
     return _Steps(count, target)
+
+
+def index_from(cx: Context, low: Value, high: Value, k: Value) -> Value:
+    """low + k, for the k-th number of a range."""
+    index = cx.ints.add(low, k)
+    if not cx.ints.is_tame(cx.ints.poly(low)):
+        cx.ints.bound_between(index, low, high)
+    return index
 
 
 def _count(cx: Context, low: Value, high: Value, step: Value, fixed: int | None) -> Value:
@@ -61,7 +67,7 @@ def _count(cx: Context, low: Value, high: Value, step: Value, fixed: int | None)
     if fixed is not None:
         if fixed == 0:
             return ints.const(0)
-        length = ints.difference(high, low) if fixed > 0 else ints.difference(low, high)
+        length = ints.length(low, high) if fixed > 0 else ints.length(high, low)
         size = abs(fixed)
         return ints.divide("floordiv", ints.add(length, ints.const(size - 1)), ints.const(size))
     one = ints.const(1)
@@ -148,7 +154,7 @@ class _Loop:
         cx = self.cx
 
         def write() -> list[Region]:
-            region = self.region(lambda k: (cx.ints.bound(k, {}, cx.ints.poly(count)), enter(k)))
+            region = self.region(lambda k: (cx.ints.bound_index(k, count), enter(k)))
             return [region]
 
         (region,) = self.settled(write)
@@ -168,7 +174,7 @@ class _Loop:
 
         def write() -> list[Region]:
             first = self.condition(condition)
-            return [first, self.region(lambda k: (cx.ints.bound(k, {}, cx.ints.poly(count)), enter(k)))]
+            return [first, self.region(lambda k: (cx.ints.bound_index(k, count), enter(k)))]
 
         inits = self.inits_after(write)
         if segments is not None:

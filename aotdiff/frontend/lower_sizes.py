@@ -170,9 +170,10 @@ def _solved(cx: Context, found: Value, slope: Value, rest: Value, size: sizes.Si
             require(cx.b.scalar("ne", slope, zero))
         require(cx.b.scalar("eq", ints.divide("mod", amount, slope), zero))
     n = ints.divide("floordiv", amount, slope)
-    if checked and not ints.nonneg(ints.poly(n)):
+    if checked and not ints.natural(n):
         require(cx.b.scalar("ge", n, zero))
     ints.never_negative.add(ints.atom(n))
+    ints.tame.add(ints.atom(n))
     return n
 
 

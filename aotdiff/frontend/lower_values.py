@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from aotdiff.frontend import ast
 from aotdiff.frontend.builtins import Builtin
@@ -85,7 +85,7 @@ class Form:
     span: ast.Span
 
 
-Function = Union[Named, Lambda, BuiltIn, Form]
+Function = Named | Lambda | BuiltIn | Form
 FUNCTIONS = (Named, Lambda, BuiltIn, Form)
 Item = Any  # Value | Delayed | tuple[Item, ...] | Function | Never
 
