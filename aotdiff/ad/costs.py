@@ -59,7 +59,10 @@ class Costs:
             return 30.0 if regular else 40.0
         if not regular:
             return INFINITE
-        return 100.0 if any(o.name == "par" for o in self._enclosing(op)) else 1000.0
+        if any(o.name == "par" for o in self._enclosing(op)):
+            return 100.0
+        # Of an outermost `par`, trajectories of sequential loops stay local to an iteration.
+        return 150.0 if value.op is not None and value.op.name == "par" else 1000.0
 
     def regular(self, array: Value, op: Op) -> bool:
         """Whether the sizes of an array inside `op` are known before `op`."""

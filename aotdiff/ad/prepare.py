@@ -27,7 +27,7 @@ from aotdiff.passes.pipeline import run
 def prepare(module: Module, func: Func, activity: Callable[[Func], Activity]) -> Func:
     """A copy of `func`, ready for the reverse sweep; `activity` tells what of it gets adjoints."""
     func = copy_func(func)
-    simplify(module, func, ("canonicalize", "cse", "hoist"))
+    simplify(module, func, ("canonicalize", "cse", "induction", "canonicalize", "hoist", "cse"))
     active = activity(func).active
     _rewrite_reductions(module, func.body, active)
     _read_roots(func.body)

@@ -21,6 +21,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     fuse,
     fuse_loops,
     hoist,
+    induction,
     inline,
     lift_accumulators,
     sink,
@@ -32,14 +33,14 @@ from aotdiff.passes.registry import PASSES, Pass, register, register_local
 __all__ = ["CLEANUP", "PASSES", "PIPELINES", "PREPARE", "Pass", "optimize", "register", "register_local", "run"]
 
 # Before differentiation: small ordinary code, derivative rules and `stop_gradient` still in place.
-PREPARE = ("inline", "canonicalize", "cse", "dce", "sink-arms")
+PREPARE = ("inline", "canonicalize", "cse", "induction", "canonicalize", "cse", "dce", "sink-arms")
 
 # After each round of differentiation.
 CLEANUP = ("canonicalize", "cse", "dce")
 
 _SCALAR = ("drop-unused-functions", "strip", "inline-small", *CLEANUP, "drop-unused-functions")
 _LOOPS = (
-    *("bounds", *CLEANUP, "hoist", "fuse", *CLEANUP),
+    *("induction", "bounds", *CLEANUP, "hoist", "fuse", *CLEANUP),
     *("lift-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "acc-to-map", *CLEANUP),
