@@ -452,6 +452,8 @@ class _Apart:
     def slice(self) -> bool:
         """Collect what the added value needs, innermost `par` first; False if something cannot be had."""
         needed = {self.site.value}
+        first = self.site.nest[0]
+        stored = {v for kind, v in zip(first.attrs["kinds"], first.regions[0].yielded) if kind == "map"}
         for depth in range(len(self.site.nest) - 1, -1, -1):
             region = self.site.nest[depth].regions[0]
             ops: list[Op] = []
@@ -459,6 +461,9 @@ class _Apart:
             for op in reversed(region.ops[:-1]):
                 wanted = [r for r in op.results if r in needed]
                 if not wanted:
+                    continue
+                if depth == 0 and all(r in stored and self.can_keep(r) for r in wanted) and _cost_of(op, needed) > 0.5:
+                    self.keep += wanted
                     continue
                 if not (innermost or (_is_pure(op) and body_cost([op]) <= AGAIN_INSIDE)):
                     if depth > 0 or not all(self.can_keep(r) for r in wanted):

@@ -139,6 +139,7 @@ class _Slice:
     loops: bool = False
     arrays: list[Value] = field(default_factory=list)
     reads: int = 0
+    row_cost: float = 0.0  # of what all elements of an inner array share
 
     def include(self, op: Op) -> None:
         """Account for one more operation."""
@@ -164,6 +165,7 @@ def _slice(region: Region, value: Value) -> _Slice | None:
             return None
         body.inner = value
         body.cost, body.view, body.loops, body.reads = after.cost, after.view, after.loops, after.reads
+        body.row_cost = after.row_cost
         body.arrays += after.arrays
         needed = set(free_values(inner.regions[0]))
     for op in reversed(region.ops[:-1]):
@@ -179,6 +181,8 @@ def _slice(region: Region, value: Value) -> _Slice | None:
         for nested in op.regions:
             needed.update(free_values(nested))
     body.ops.reverse()
+    if body.inner is not None:
+        body.row_cost += body_cost(body.ops)
     return body
 
 
@@ -226,7 +230,7 @@ class _Fuser:
             return True
         reads = self.plan.reads[array]
         assert array.op is not None
-        if reads.whole:
+        if reads.whole or body.row_cost > CHEAP:
             return False
         if self.plan.goes(array.op):
             return not (body.loops and array.op.attrs["rank"] > 1)

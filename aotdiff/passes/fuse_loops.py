@@ -1,9 +1,9 @@
 """fuse-loops: `par`s over the same extents become one, so that what they read is read once.
 
 Only flat bodies are joined (scalar code and branches: loops inside are contractions, which are better off alone), and
-only where they have something to do with each other: an array both read, or one that the first makes and the second
-reads at its own index (then the value is used directly). The joined `par` stands where the second stood; see note:
-what may move down.
+only where they have something to do with each other: an array both read, an accumulator both add to, or an array that
+the first makes and the second reads at its own index (then the value is used directly). The joined `par` stands where
+the second stood; see note: what may move down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fuse_loops(module: Module, func: Func) -> None:
 class _Loop:
     """A flat `par` of the region at hand: what it reads, what it takes from around it."""
 
-    __slots__ = ("op", "at", "free", "reads", "size", "adds")
+    __slots__ = ("op", "at", "free", "reads", "size", "adds", "handles")
 
     def __init__(self, op: Op, at: int):
         self.op = op
@@ -40,6 +40,7 @@ class _Loop:
         self.reads = {each.operands[0] for each in walk if each.name == "read"}
         self.size = len(walk)
         self.adds = any(each.name == "accum" and len(each.operands) > 2 for each in walk)
+        self.handles = {each.operands[0] for each in walk if each.name == "accum"}
 
     @property
     def extents(self) -> tuple[Value, ...]:
@@ -82,7 +83,7 @@ class _Joiner:
         used = results & second.free
         if first.size + second.size > _LARGEST or first.adds != second.adds:
             return False
-        if not used and first.reads.isdisjoint(second.reads):
+        if not used and first.reads.isdisjoint(second.reads) and first.handles.isdisjoint(second.handles):
             return False
         if used and not _reads_own_element(second.op, results):
             return False

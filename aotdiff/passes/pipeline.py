@@ -40,7 +40,7 @@ CLEANUP = ("canonicalize", "cse", "dce")
 
 _SCALAR = ("drop-unused-functions", "strip", "inline-small", *CLEANUP, "drop-unused-functions")
 _LOOPS = (
-    *("induction", "bounds", *CLEANUP, "hoist", "fuse", *CLEANUP),
+    *("induction", "bounds", *CLEANUP, "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
     *("lift-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "acc-to-map", *CLEANUP),

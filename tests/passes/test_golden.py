@@ -77,4 +77,4 @@ def test_golden(name):
 def test_every_pass_has_a_golden_file():
     covered = {name.strip() for file in FILES for line in (FOLDER / file).read_text().splitlines()
                if line.startswith("# run: ") for name in line[7:].split(",")}  # fmt: skip
-    assert covered >= pipeline.PASSES.keys() - {"sink-arms", "drop-unused-functions", "inline-small"}
+    assert covered >= pipeline.PASSES.keys() - {"sink-arms", "induction", "drop-unused-functions", "inline-small"}
