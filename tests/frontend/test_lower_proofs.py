@@ -61,8 +61,8 @@ class Writer:
         kind = r.randrange(7) if depth < 4 else r.randrange(3)
         if kind <= 1:
             grad, python = self.index()
-            self.emit(depth, f"s += x[({grad})] * {r.randrange(1, 9)}.0", f"s += read(x, {python}) * {r.randrange(1, 9)}.0")
-            self.python[-1] = self.python[-1].rsplit("*", 1)[0] + "*" + self.grad[-1].rsplit("*", 1)[1]
+            weight = f"{r.randrange(1, 9)}.0"
+            self.emit(depth, f"s += x[({grad})] * {weight}", f"s += read(x, {python}) * {weight}")
         elif kind == 2:
             low, high = self.number(1), self.number(1)
             self.emit(depth, f"s += sum(x[{low}..({high})])", f"s += part(x, {low}, {high})")
