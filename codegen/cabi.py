@@ -1,4 +1,4 @@
-"""C entries: `int NAME(parameters..., sizes..., results...)` around native entries, as LLVM IR.
+"""C entries: `int NAME(parameters..., sizes..., cotangents..., results...)` around native entries, as LLVM IR.
 
 Each size name comes once, after the parameters. The wrapper keeps one context per thread (thread-local storage, given
 back at thread exit), computes the sizes of arrays, and passes scratch memory where a result pointer is null.
@@ -30,7 +30,10 @@ class CArgument:
 
 @dataclass(frozen=True, slots=True)
 class CFunction:
-    """One C entry. native: the name of the exported graph function. `doc` goes into the header."""
+    """One C entry. native: the name of the exported graph function. `doc` goes into the header.
+
+    extra: how many of the parameters (the last ones: cotangents, tangents, a direction) come after the sizes.
+    """
 
     name: str
     native: str
@@ -38,6 +41,7 @@ class CFunction:
     results: tuple[CArgument, ...]
     doc: str = ""
     sizes: tuple[str, ...] = field(default=())
+    extra: int = 0
 
     def size_names(self) -> tuple[str, ...]:
         """Size names that are not parameters, in order of first appearance."""
@@ -133,9 +137,10 @@ class _Wrapper(Text):
         for i, p in enumerate(f.parameters):
             if not p.sizes and p.element == "i64":
                 self.values[p.name] = f"%p{i}"
-        for n, name in enumerate(f.size_names()):
-            params.append(f"i64 %n{n}")
-            self.values[name] = f"%n{n}"
+        sizes = [f"i64 %n{n}" for n in range(len(f.size_names()))]
+        self.values.update({name: f"%n{n}" for n, name in enumerate(f.size_names())})
+        own = len(params) - f.extra
+        params[own:own] = sizes
         params += [f"ptr %r{j}" for j in range(len(f.results))]
         context_ = self.op("call ptr @aotdiff.thread()")
         self.ctx = context_

@@ -16,8 +16,8 @@ def emit_check(fe: FunctionEmitter, op: Op) -> None:
     cond = fe.val(op.operands[0])
     if cond == "true":
         return
-    if fe.strip is not None and any(fe.varies(v) for v in op.operands):
-        fe.strip.check(fe, cond, fe.varies(op.operands[0]))
+    if fe.strip is not None and (fe.strip.masks or any(fe.varies(v) for v in op.operands)):
+        fe.strip.check(fe, op)
         return
     values = []
     for v in op.operands[1:]:
@@ -25,7 +25,7 @@ def emit_check(fe: FunctionEmitter, op: Op) -> None:
         values.append((v.type.kind, fe.val(v)))
     label = fe.label("fail")
     fe.cold.append(f"{label}:")
-    converted = [_printable(fe, kind, name) for kind, name in values]
+    converted = [printable(fe, kind, name) for kind, name in values]
     report = fe.report(op.attrs["kind"], op.loc or fe.func.loc, op.attrs["message"], converted)
     fe.cold += ["  " + line for line in report]
     go = fe.label("ok")
@@ -33,7 +33,7 @@ def emit_check(fe: FunctionEmitter, op: Op) -> None:
     fe.start(go)
 
 
-def _printable(fe: FunctionEmitter, kind: str, name: str) -> tuple[str, str]:
+def printable(fe: FunctionEmitter, kind: str, name: str) -> tuple[str, str]:
     """The value as printf takes it, converted in the cold block."""
     if kind in ("i64", "f64"):
         return ("i64" if kind == "i64" else "double"), name

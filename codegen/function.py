@@ -44,6 +44,7 @@ class FunctionEmitter(ScalarText):
         self.fail_return: Callable[[str], list[str]] = lambda code: []
         self.interrupt = ""
         self._memory_fail: dict[int, str] = {}
+        self._dummy = ""
 
     @property
     def scope(self) -> Scope:
@@ -110,17 +111,26 @@ class FunctionEmitter(ScalarText):
         """The array with each element in all lanes, if it is not that already."""
         if ref.lanes == lanes:
             return ref
+        if ref.ptr == "null":
+            return Ref("null", ref.dims, ref.element, lanes=lanes)
         wide = self.new_array(ref.dims, ref.element, lanes)
-        if ref.ptr != "null":
+        if ref.dims:
             assert isinstance(ref.element, Scalar)
             row = Row(self, self.count(ref.dims))
             value = self.op(f"load {memory_type(ref.element)}, ptr {self.slot(ref.ptr, ref.element, row.index)}")
             t = memory_type(ref.element, lanes)
             first = self.op(f"insertelement {t} poison, {memory_type(ref.element)} {value}, i64 0")
             full = self.op(f"shufflevector {t} {first}, {t} poison, <{lanes} x i32> zeroinitializer")
-            self.store(t, full, self.slot(wide.ptr, ref.element, row.index, lanes))
+            at = self.slot(wide.ptr, ref.element, row.index, lanes)
+            self.do(f"store {t} {full}, ptr {at}, align {_lanes_align(ref.element, lanes)}")
             row.close(self)
         return wide
+
+    def dummy(self) -> str:
+        """Storage for what inactive lanes write."""
+        if not self._dummy:
+            self._dummy = self.alloca("[8 x i8]", 8)
+        return self._dummy
 
     # Sizes ------------------------------------------------------------------------------------------------
 
@@ -148,14 +158,14 @@ class FunctionEmitter(ScalarText):
         return self.op(f"getelementptr inbounds {memory_type(element, lanes)}, ptr {ptr}, i64 {linear}")
 
     def load_element(self, element: Scalar | Record, ptr: str, lanes: int = 1, align: int = 0) -> str:
-        t = memory_type(element, lanes)
+        t, align = memory_type(element, lanes), align or _lanes_align(element, lanes)
         value = self.op(f"load {t}, ptr {ptr}" + (f", align {align}" if align else ""))
         return self.op(f"icmp ne {t} {value}, zeroinitializer") if llvm_type(element) == "i1" else value
 
     def store_element(
         self, element: Scalar | Record, value: str, ptr: str, lanes: int = 1, align: int = 0
     ) -> None:
-        t = memory_type(element, lanes)
+        t, align = memory_type(element, lanes), align or _lanes_align(element, lanes)
         if llvm_type(element) == "i1":
             value = self.op(f"zext {'i1' if lanes == 1 else f'<{lanes} x i1>'} {value} to {t}")
         self.lines.append(f"  store {t} {value}, ptr {ptr}" + (f", align {align}" if align else ""))
@@ -510,6 +520,11 @@ class FunctionEmitter(ScalarText):
             f"ptr {self.module.string(text)}{args})",
             *self.fail_return(str(number)),
         ]
+
+
+def _lanes_align(element: Scalar | Record, lanes: int) -> int:
+    """Alignment of an array of vectors; 0 for that of its type."""
+    return 0 if lanes == 1 else min(64, lanes * element_size(element))
 
 
 class Row:

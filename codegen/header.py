@@ -34,12 +34,16 @@ def _declaration(f: CFunction) -> str:
     names = unique_names([*(p.name for p in f.parameters), *sizes, *(r.name for r in f.results)])
     spelt = dict(zip([*(p.name for p in f.parameters), *sizes], names, strict=False))
     args, notes = [], []
-    for p, name in zip(f.parameters, names, strict=False):
+    start = len(f.parameters)
+    own = start - f.extra
+    for k, (p, name) in enumerate(zip(f.parameters, names, strict=False)):
+        if k == own:
+            args += [f"int64_t {name}" for name in names[start : start + len(sizes)]]
         args.append(f"const {_C_TYPES[p.element]} *{name}" if p.sizes else f"{_C_TYPES[p.element]} {name}")
         if p.sizes:
             notes.append(f"{name}: {_shape(p.sizes, spelt)}")
-    start = len(f.parameters)
-    args += [f"int64_t {name}" for name in names[start : start + len(sizes)]]
+    if own == start:
+        args += [f"int64_t {name}" for name in names[start : start + len(sizes)]]
     for r, name in zip(f.results, names[start + len(sizes) :], strict=True):
         args.append(f"{_C_TYPES[r.element]} *{name}")
         if r.sizes:

@@ -15,8 +15,8 @@ _COSTS = {
     **dict.fromkeys(("round", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "cast"), 1.0), "ipow": 4.0,
 }  # fmt: skip
 _SLOW_IN_LANES = ("lgamma", "digamma", "polygamma", "sinc")
-_REDUCTIONS = ("map", "sum", "prod", "max", "min", "any", "all")
-_UNDER_MASK = ("read", "if", "dim", "shaped", "stop_gradient", "undef", "yield")
+MATHS = set(SCALAR_OPS) - set(_COSTS)
+_SEVERAL = 4  # how many vectors a strip may take where each has little to do
 _USUAL_COUNT = 16
 
 
@@ -35,22 +35,23 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
     extent = op.operands[op.attrs["rank"] - 1].op
     if lanes < 2 or (extent is not None and extent.name == "const" and extent.attrs["value"] < lanes):
         return None
-    if not set(op.attrs["kinds"]) <= set(_REDUCTIONS) or not _worth_a_look(region):
+    if not _worth_a_look(op):
         return None
     if any(isinstance(element_of(v.type), Record) for v in region.yielded):
         return None
     flow = _Varying(region)
-    if not _supported(region, flow.varying, False):
+    if not _supported(region, flow.varying):
         return None
-    index = region.args[-1]
-    strides = {index: 1}
-    one, many = _Cost(flow, lanes, strides).both(region)
+    one, many = _Cost(flow, lanes, {region.args[-1]: 1}).both(region)
     return Plan(lanes, flow.varying, flow.local) if many < 0.8 * one else None
 
 
-def _worth_a_look(region: Region) -> bool:
-    """Loops without inner loops, branches or checks are vectorised by LLVM itself."""
-    return any(op.name in ("par", "for", "while", "if", "check", "update") for op in region.ops)
+def _worth_a_look(op: Op) -> bool:
+    """Loops of plain arithmetic without inner loops, branches or checks are vectorised by LLVM itself."""
+    if any(k.startswith("arg") for k in op.attrs["kinds"]):
+        return True
+    inside = {inner.name for inner in op.regions[0].ops}
+    return bool(inside & MATHS) or any(n in inside for n in ("par", "for", "while", "if", "check", "update"))
 
 
 class _Varying:
@@ -131,16 +132,14 @@ class _Varying:
             self._mark(result, value in self.varying)
 
 
-def _supported(region: Region, varying: set[Value], masked: bool) -> bool:
-    return all(_supported_op(op, varying, masked) for op in region.ops)
+def _supported(region: Region, varying: set[Value]) -> bool:
+    return all(_supported_op(op, varying) for op in region.ops)
 
 
-def _supported_op(op: Op, varying: set[Value], masked: bool) -> bool:
+def _supported_op(op: Op, varying: set[Value]) -> bool:
     name = op.name
     if name in SCALAR_OPS:
         return True
-    if masked and name not in _UNDER_MASK:
-        return False
     if any(isinstance(element_of(v.type), Record) for v in (*op.operands, *op.results)):
         return False
     if name == "par":
@@ -156,13 +155,14 @@ def _supported_op(op: Op, varying: set[Value], masked: bool) -> bool:
     elif name == "argsort":
         fixed = op.operands
     elif name == "if" and op.operands[0] in varying:
-        scalars = all(isinstance(r.type, Scalar) for r in op.results)
-        return scalars and all(_supported(r, varying, True) for r in op.regions)
+        if not all(isinstance(r.type, Scalar) for r in op.results):
+            return False
+        fixed = []
     elif name in ("read", "update", "accum", "dim", "stop_gradient", "undef", "check", "yield", "if", "withacc"):
         fixed = []
     else:
         return False
-    return not any(v in varying for v in fixed) and all(_supported(r, varying, masked) for r in op.regions)
+    return not any(v in varying for v in fixed) and all(_supported(r, varying) for r in op.regions)
 
 
 # Cost -----------------------------------------------------------------------------------------------------------

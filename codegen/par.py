@@ -137,9 +137,15 @@ class Reduction:
         worst = fe.literal(float("-inf" if low else "inf") if is_float else _MIN_I64 if low else _MAX_I64, self.type)
         return [(t, worst), (fe.ty("i64"), fe.literal(-1, I64))] if kind.startswith("arg") else [(t, worst)]
 
-    def join(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
+    def join(
+        self, fe: FunctionEmitter, state: list[str], value: str, linear: str, spread: bool = False
+    ) -> list[str]:
+        """The accumulators with one more value; `spread`: the lanes are consecutive iterations."""
         if self.lanes > 1 and self.kind.startswith("arg"):
             linear = fe.splat(linear, "i64", self.lanes)
+            if spread:
+                numbers = ", ".join(f"i64 {n}" for n in range(self.lanes))
+                linear = fe.op(f"add <{self.lanes} x i64> {linear}, <{numbers}>")
         fe.lanes = self.lanes
         found = self._join(fe, state, value, linear)
         fe.lanes = 1
@@ -161,14 +167,7 @@ class Reduction:
     def _join_index(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
         """The first winner keeps its index; NaN wins over anything but an earlier NaN."""
         (best, at), t, c, index = state, fe.ty(self.type.kind), fe.ty("bool"), fe.ty("i64")
-        up = self.kind == "argmax"
-        if self.type.is_float:
-            # unordered or better: value is NaN, or best is; then only if best is not NaN
-            better = fe.op(f"fcmp {'ugt' if up else 'ult'} {t} {value}, {best}")
-            number = fe.op(f"fcmp ord {t} {best}, {fe.zero(self.type.kind)}")
-            better = fe.op(f"and {c} {better}, {number}")
-        else:
-            better = fe.op(f"icmp {'sgt' if up else 'slt'} {t} {value}, {best}")
+        better = self.beats(fe, value, best)
         first = fe.op(f"icmp slt {index} {at}, {fe.zero('i64')}")
         take = fe.op(f"or {c} {first}, {better}")
         return [
@@ -176,19 +175,23 @@ class Reduction:
             fe.op(f"select {c} {take}, {index} {linear}, {index} {at}"),
         ]
 
+    def beats(self, fe: FunctionEmitter, value: str, best: str) -> str:
+        """Whether a value is strictly better."""
+        t, up = fe.ty(self.type.kind), self.kind == "argmax"
+        if not self.type.is_float:
+            return fe.op(f"icmp {'sgt' if up else 'slt'} {t} {value}, {best}")
+        # unordered or better: value is NaN, or best is; then only if best is not NaN
+        better = fe.op(f"fcmp {'ugt' if up else 'ult'} {t} {value}, {best}")
+        number = fe.op(f"fcmp ord {t} {best}, {fe.zero(self.type.kind)}")
+        return fe.op(f"and {fe.ty('bool')} {better}, {number}")
+
 
 class Level:
-    """One loop of the nest: header with the index and the accumulators.
+    """One loop of the nest: header with the index and the accumulators."""
 
-    rescues: blocks that jump to the header from elsewhere, with the index to go on from.
-    """
-
-    def __init__(
-        self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], start: str = "0", step: int = 1,
-        rescues: Sequence[tuple[str, str]] = (), head: str = "",
-    ):
-        self.start, self.step, self.rescues = start, step, rescues
-        self.head, self.body, self.exit = head or fe.label("par"), fe.label("body"), fe.label("done")
+    def __init__(self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int = 1):
+        self.step = step
+        self.head, self.body, self.exit = fe.label("par"), fe.label("body"), fe.label("done")
         self.before = fe.block_name
         self.starts = states
         fe.jump(self.head)
@@ -202,12 +205,9 @@ class Level:
     def close(self, fe: FunctionEmitter, following: list[str]) -> None:
         """Back to the header with the accumulators of this iteration; then stand behind the loop."""
         step = fe.op(f"add nuw nsw i64 {self.index}, {self.step}")
-        more = "".join(f", [ {index}, %{block} ]" for block, index in self.rescues)
-        lines = [f"{self.index} = phi i64 [ {self.start}, %{self.before} ], [ {step}, %{fe.block_name} ]{more}"]
+        lines = [f"{self.index} = phi i64 [ 0, %{self.before} ], [ {step}, %{fe.block_name} ]"]
         for name, (type_, start), new in zip(self.accumulators, self.starts, following, strict=True):
-            # the error that is about to be raised needs no accumulators
-            more = "".join(f", [ poison, %{block} ]" for block, _ in self.rescues)
-            lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]{more}")
+            lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
         fe.fill(self.hole, *lines)
         fe.jump(self.head)
         fe.start(self.exit)
@@ -248,18 +248,20 @@ class Nest:
         levels: list[Level] = []
         linear = "0"
         plan = strip.plan(fe, self.op)
-        for r, extent in enumerate(self.extents):
-            if plan is not None and r == len(self.extents) - 1:
-                level, linear = strip.emit(fe, self, plan, states, linear)
-            else:
-                level = Level(fe, extent, states)
-                linear = self.at(fe, r, linear, level.index)
+        scalar = self.extents if plan is None else self.extents[:-1]
+        if plan is not None and not scalar and checks.runs_long(self.region):
+            checks.poll(fe)
+        for r, extent in enumerate(scalar):
+            level = Level(fe, extent, states)
+            linear = self.at(fe, r, linear, level.index)
             states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
             levels.append(level)
             if r == 0 and checks.runs_long(self.region):
                 checks.poll(fe)
-        state = list(levels[-1].accumulators) if levels else [name for _, name in states]
-        state = self.body(fe, state, linear)
+        if plan is not None:
+            state = strip.emit(fe, self, plan, states, linear)
+        else:
+            state = self.body(fe, [name for _, name in states], linear)
         for level in reversed(levels):
             level.close(fe, state)
             state = level.accumulators

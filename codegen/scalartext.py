@@ -96,3 +96,28 @@ class ScalarText(Text):
         result = self.by_lane(kind, lanes, each)
         self.lanes = lanes
         return result
+
+    def in_parts(self, kind: str, args: Sequence[str], width: int, call: Callable[[list[str]], str]) -> str:
+        """A function of shorter vectors applied to consecutive parts."""
+        lanes = self.lanes
+        if lanes == width:
+            return call(list(args))
+        t = LLVM_TYPES[kind]
+        whole, result = f"<{lanes} x {t}>", "poison"
+        for start in range(0, lanes, width):
+            picked = "<" + ", ".join(f"i32 {start + n}" for n in range(width)) + ">"
+            part = [
+                self.op(f"shufflevector {whole} {a}, {whole} poison, <{width} x i32> {picked}") for a in args
+            ]
+            found = call(part)
+            spread = [f"i32 {n}" if n < width else "i32 poison" for n in range(lanes)]
+            wide = self.op(
+                f"shufflevector <{width} x {t}> {found}, <{width} x {t}> poison, <{lanes} x i32> <{', '.join(spread)}>"
+            )
+            chosen = [
+                f"i32 {lanes + n - start}" if start <= n < start + width else f"i32 {n}" for n in range(lanes)
+            ]
+            result = self.op(
+                f"shufflevector {whole} {result}, {whole} {wide}, <{lanes} x i32> <{', '.join(chosen)}>"
+            )
+        return result

@@ -2,8 +2,8 @@
 
 Inside a strip a scalar that differs between iterations is a vector, an array that does has vectors as elements;
 everything else stays as it is, loops included (their counts must not differ). Branches that differ are evaluated on
-both sides, reads under a mask. A failing check leaves the strip: its iterations are run one by one, and one of them
-reports the error. What is left over at the end runs one by one too.
+both sides, for the lanes that take them; what is left over at the end is a strip in which not all lanes are active.
+A check that fails in some lane reports the first of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen.lanes import Plan, plan_of
+from aotdiff.codegen.checks import printable
+from aotdiff.codegen.function import Row
+from aotdiff.codegen.lanes import MATHS, Plan, plan_of
 from aotdiff.codegen.par import Level, Map, Reduction
 from aotdiff.codegen.values import Handle, Ref, element_size, llvm_type, memory_type
 from aotdiff.ir.graph import Op, Value
+from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -28,17 +31,14 @@ class Strip:
     """The strip being emitted.
 
     bases: varying integers that are a uniform scalar plus the number of the lane. masks: which lanes are active,
-    innermost last. head: the loop that runs iterations one by one; rescues: blocks that jump there, and from where.
+    innermost last; some lane always is. local: accumulators made inside.
     """
 
     lanes: int
     varying: set[Value]
     local: set[Value]
-    head: str
-    index: str
     bases: dict[Value, str]
     masks: list[str] = field(default_factory=list)
-    rescues: list[tuple[str, str]] = field(default_factory=list)
 
     def follow(self, fe: FunctionEmitter, op: Op) -> None:
         """Learn whether a new varying integer is a base plus the lane."""
@@ -55,11 +55,9 @@ class Strip:
     def read(self, fe: FunctionEmitter, op: Op, array: Ref) -> str:
         indices = op.operands[1:]
         if not fe.varies(op.results[0]):
-            ptr = self._if_any(fe, fe.element_at(array, [fe.val(v) for v in indices]), array.element, 1)
-            return fe.load_element(array.element, ptr)
+            return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]))
         if array.lanes > 1 and not any(fe.varies(v) for v in indices):
-            ptr = self._if_any(fe, fe.element_at(array, [fe.val(v) for v in indices]), array.element, self.lanes)
-            return fe.load_element(array.element, ptr, self.lanes)
+            return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]), self.lanes)
         if array.lanes == 1 and self._contiguous(fe, indices):
             return self._load_contiguous(fe, array, self._base_address(fe, array, indices))
         return self._gather(fe, array, indices)
@@ -70,41 +68,54 @@ class Strip:
     def _base_address(self, fe: FunctionEmitter, array: Ref | Handle, indices: Sequence[Value]) -> str:
         return fe.element_at(array, [*(fe.val(v) for v in indices[:-1]), self.bases[indices[-1]]])
 
-    def _load_contiguous(self, fe: FunctionEmitter, array: Ref, ptr: str) -> str:
-        size = element_size(array.element)
-        if not self.masks:
-            return fe.load_element(array.element, ptr, self.lanes, size)
-        element, mask = array.element, self.masks[-1]
+    def _load_contiguous(self, fe: FunctionEmitter, array: Ref | Handle, ptr: str) -> str:
+        element = array.element
         assert isinstance(element, Scalar)
-
-        def each(n: int) -> str:
-            at = fe.slot(ptr, element, str(n))
-            return fe.load_element(element, self._if_active(fe, at, element, mask, n))
-
-        if element.kind == "bool":
-            return fe.by_lane("bool", self.lanes, each)
-        t, kind = memory_type(element, self.lanes), f"v{self.lanes}{element.kind}"
-        fe.module.declare(f"declare {t} @llvm.masked.load.{kind}.p0(ptr, i32, <{self.lanes} x i1>, {t})")
-        return fe.op(
-            f"call {t} @llvm.masked.load.{kind}.p0(ptr {ptr}, i32 {size}, <{self.lanes} x i1> {mask}, "
+        if not self.masks:
+            return fe.load_element(element, ptr, self.lanes, element_size(element))
+        t = memory_type(element, self.lanes)
+        name = f"@llvm.masked.load.v{self.lanes}{_bits(element)}.p0"
+        fe.module.declare(f"declare {t} {name}(ptr, i32, {self.mask_type}, {t})")
+        value = fe.op(
+            f"call {t} {name}(ptr {ptr}, i32 {element_size(element)}, {self.mask_type} {self.masks[-1]}, "
             f"{t} zeroinitializer)"
         )
+        return fe.op(f"icmp ne {t} {value}, zeroinitializer") if element.kind == "bool" else value
 
-    def _if_any(self, fe: FunctionEmitter, ptr: str, element, lanes: int) -> str:
-        """The address, or that of nothing in particular where no lane is active."""
+    def store_contiguous(self, fe: FunctionEmitter, element: Scalar, value: str, ptr: str) -> None:
+        if not self.masks:
+            fe.store_element(element, value, ptr, self.lanes, element_size(element))
+            return
+        t = memory_type(element, self.lanes)
+        if element.kind == "bool":
+            value = fe.op(f"zext {self.mask_type} {value} to {t}")
+        name = f"@llvm.masked.store.v{self.lanes}{_bits(element)}.p0"
+        fe.module.declare(f"declare void {name}({t}, ptr, i32, {self.mask_type})")
+        fe.do(f"call void {name}({t} {value}, ptr {ptr}, i32 {element_size(element)}, "
+              f"{self.mask_type} {self.masks[-1]})")
+
+    @property
+    def mask_type(self) -> str:
+        return f"<{self.lanes} x i1>"
+
+    def any_active(self, fe: FunctionEmitter, mask: str) -> str:
+        name = f"@llvm.vector.reduce.or.v{self.lanes}i1"
+        fe.module.declare(f"declare i1 {name}({self.mask_type})")
+        return fe.op(f"call i1 {name}({self.mask_type} {mask})")
+
+    def if_active(self, fe: FunctionEmitter, ptr: str, n: int, otherwise: str) -> str:
+        """The address a lane uses: another one if the lane is not active."""
         if not self.masks:
             return ptr
-        some = self._any(fe, self.masks[-1])
-        return fe.op(f"select i1 {some}, ptr {ptr}, ptr {fe.module.nowhere()}")
+        active = fe.lane(self.masks[-1], "bool", self.lanes, n)
+        return fe.op(f"select i1 {active}, ptr {ptr}, ptr {otherwise}")
 
-    def _any(self, fe: FunctionEmitter, mask: str) -> str:
-        name = f"@llvm.vector.reduce.or.v{self.lanes}i1"
-        fe.module.declare(f"declare i1 {name}(<{self.lanes} x i1>)")
-        return fe.op(f"call i1 {name}(<{self.lanes} x i1> {mask})")
-
-    def _if_active(self, fe: FunctionEmitter, ptr: str, element, mask: str, n: int) -> str:
-        active = fe.lane(mask, "bool", self.lanes, n)
-        return fe.op(f"select i1 {active}, ptr {ptr}, ptr {fe.module.nowhere()}")
+    def only_active(self, fe: FunctionEmitter, value: str, type_: Scalar) -> str:
+        """The vector with 0 in lanes that are not active."""
+        if not self.masks:
+            return value
+        t = f"<{self.lanes} x {llvm_type(type_)}>"
+        return fe.op(f"select {self.mask_type} {self.masks[-1]}, {t} {value}, {t} zeroinitializer")
 
     def _gather(self, fe: FunctionEmitter, array: Ref, indices: Sequence[Value]) -> str:
         element = array.element
@@ -113,9 +124,7 @@ class Strip:
 
         def each(n: int) -> str:
             ptr = self._lane_address(fe, array, linear, n)
-            if self.masks:
-                ptr = self._if_active(fe, ptr, element, self.masks[-1], n)
-            return fe.load_element(element, ptr)
+            return fe.load_element(element, self.if_active(fe, ptr, n, fe.module.nowhere()))
 
         return fe.by_lane(element.kind, self.lanes, each)
 
@@ -156,41 +165,49 @@ class Strip:
         assert isinstance(target.element, Scalar)
         linear = self._linear(fe, target, indices)
         for n in range(self.lanes):
-            ptr = self._lane_address(fe, target, linear, n)
+            ptr = self.if_active(fe, self._lane_address(fe, target, linear, n), n, fe.dummy())
             fe.store_element(target.element, fe.lane(vector, target.element.kind, self.lanes, n), ptr)
 
     def accumulate(self, fe: FunctionEmitter, op: Op, handle: Handle) -> None:
         value, indices = op.operands[1], op.operands[2:]
-        varied = any(fe.varies(v) for v in indices)
-        if handle.lanes > 1 and not varied:
+        if not any(fe.varies(v) for v in indices):
             ptr = fe.element_at(handle, [fe.val(v) for v in indices])
-            self._add(fe, handle.element, fe.as_vector(value), ptr, self.lanes)
-        elif not varied:
-            ptr = fe.element_at(handle, [fe.val(v) for v in indices])
-            self._add(fe, handle.element, self._total(fe, op, value), ptr, 1)
+            if handle.lanes > 1:
+                added = self.only_active(fe, fe.as_vector(value), handle.element)
+                self._add(fe, handle.element, added, ptr, self.lanes)
+            else:
+                self._add(fe, handle.element, self._total(fe, op, value), ptr, 1)
         elif handle.lanes == 1 and self._contiguous(fe, indices):
             ptr = self._base_address(fe, handle, indices)
-            self._add(fe, handle.element, fe.as_vector(value), ptr, self.lanes, element_size(handle.element))
+            old = self._load_contiguous(fe, handle, ptr)
+            self.store_contiguous(fe, handle.element, self._sum(fe, handle.element, old, fe.as_vector(value)), ptr)
         else:
             linear, vector = self._linear(fe, handle, indices), fe.as_vector(value)
             for n in range(self.lanes):
                 one = fe.lane(vector, handle.element.kind, self.lanes, n)
-                self._add(fe, handle.element, one, self._lane_address(fe, handle, linear, n), 1)
+                ptr = self.if_active(fe, self._lane_address(fe, handle, linear, n), n, fe.dummy())
+                self._add(fe, handle.element, one, ptr, 1)
 
-    def _add(self, fe: FunctionEmitter, element: Scalar, value: str, ptr: str, lanes: int, align: int = 0) -> None:
-        t = memory_type(element, lanes)
-        add = f"fadd {fe.module.reduction_flags}{t}" if element.is_float else f"add {t}"
-        old = fe.load_element(element, ptr, lanes, align)
-        fe.store_element(element, fe.op(f"{add} {old}, {value}"), ptr, lanes, align)
+    def _sum(self, fe: FunctionEmitter, element: Scalar, x: str, y: str, lanes: int = 0) -> str:
+        t = memory_type(element, lanes or self.lanes)
+        return fe.op(f"{f'fadd {fe.module.reduction_flags}' if element.is_float else 'add '}{t} {x}, {y}")
+
+    def _add(self, fe: FunctionEmitter, element: Scalar, value: str, ptr: str, lanes: int) -> None:
+        old = fe.load_element(element, ptr, lanes)
+        fe.store_element(element, self._sum(fe, element, old, value, lanes), ptr, lanes)
 
     def _total(self, fe: FunctionEmitter, op: Op, value: Value) -> str:
         """What all lanes add to one element: once only if the accumulator belongs to each iteration."""
         element = value.type
         assert isinstance(element, Scalar)
         if fe.varies(value):
-            return horizontal(fe, "sum", element, fe.val(value), self.lanes, fe.literal(0, element))
+            vector = self.only_active(fe, fe.val(value), element)
+            return horizontal(fe, "sum", element, vector, self.lanes, fe.literal(0, element))
         if op.operands[0] in self.local:
             return fe.val(value)
+        if self.masks:
+            vector = self.only_active(fe, fe.as_vector(value), element)
+            return horizontal(fe, "sum", element, vector, self.lanes, fe.literal(0, element))
         times = f"fmul {fe.module.reduction_flags}{llvm_type(element)}" if element.is_float else "mul i64"
         return fe.op(f"{times} {fe.val(value)}, {fe.literal(self.lanes, element)}")
 
@@ -198,35 +215,74 @@ class Strip:
 
     def select(self, fe: FunctionEmitter, op: Op) -> None:
         """An `if` whose condition varies."""
-        cond, mask = fe.val(op.operands[0]), f"<{self.lanes} x i1>"
+        cond, mask = fe.val(op.operands[0]), self.mask_type
         other = fe.op(f"xor {mask} {cond}, splat (i1 true)")
-        sides = []
-        for region, active in zip(op.regions, (cond, other), strict=True):
-            if self.masks:
-                active = fe.op(f"and {mask} {self.masks[-1]}, {active}")
-            self.masks.append(active)
-            scope = fe.enter(region)
-            fe.run(scope)
-            sides.append([fe.as_vector(v) for v in region.yielded])
-            for line in fe.free_rest(scope):
-                fe.do(line)
-            fe.leave()
-            self.masks.pop()
+        sides = [self._side(fe, op, n, active) for n, active in enumerate((cond, other))]
         for result, a, b in zip(op.results, *sides, strict=True):
             t = fe.value_type(result)
             fe.env[result] = fe.op(f"select {mask} {cond}, {t} {a}, {t} {b}")
 
-    def check(self, fe: FunctionEmitter, cond: str, varied: bool) -> None:
-        """Leave the strip if the condition fails in some lane."""
-        if varied:
-            name = f"@llvm.vector.reduce.and.v{self.lanes}i1"
-            fe.module.declare(f"declare i1 {name}(<{self.lanes} x i1>)")
-            cond = fe.op(f"call i1 {name}(<{self.lanes} x i1> {cond})")
-        label, go = fe.label("rescue"), fe.label("ok")
-        fe.cold += [f"{label}:", f"  br label %{self.head}"]
-        self.rescues.append((label, self.index))
-        fe.lines.append(f"  br i1 {cond}, label %{go}, label %{label}, !prof !0")
-        fe.start(go)
+    def _side(self, fe: FunctionEmitter, op: Op, n: int, active: str) -> list[str]:
+        """One side for the lanes that take it; passed over if none does, where that may matter."""
+        region = op.regions[n]
+        if self.masks:
+            active = fe.op(f"and {self.mask_type} {self.masks[-1]}, {active}")
+        plain = all(inner.name in _PLAIN for inner in region.ops)
+        before, end = fe.block_name, ""
+        if not plain:
+            begin, end = fe.label("side"), fe.label("sideend")
+            fe.branch(self.any_active(fe, active), begin, end)
+            before = fe.block_name
+            fe.start(begin)
+        self.masks.append(active)
+        scope = fe.enter(region)
+        fe.run(scope)
+        found = [fe.as_vector(v) for v in region.yielded]
+        for line in fe.free_rest(scope):
+            fe.do(line)
+        fe.leave()
+        self.masks.pop()
+        if plain:
+            return found
+        after = fe.block_name
+        fe.jump(end)
+        fe.start(end)
+        return [
+            fe.phi(fe.value_type(result), (value, after), ("zeroinitializer", before))
+            for result, value in zip(op.results, found, strict=True)
+        ]
+
+    def check(self, fe: FunctionEmitter, op: Op) -> None:
+        """Report the first active lane in which the condition fails, if any."""
+        mask = self.mask_type
+        bad = fe.op(f"xor {mask} {fe.as_vector(op.operands[0])}, splat (i1 true)")
+        if self.masks:
+            bad = fe.op(f"and {mask} {bad}, {self.masks[-1]}")
+        label = fe.label("fail")
+        fe.unless(self.any_active(fe, bad), label)
+        fe.module.declare(f"declare i{self.lanes} @llvm.cttz.i{self.lanes}(i{self.lanes}, i1)")
+        bits, at = fe.name(), fe.name()
+        fe.cold += [
+            f"{label}:", f"  {bits} = bitcast {mask} {bad} to i{self.lanes}",
+            f"  {at} = call i{self.lanes} @llvm.cttz.i{self.lanes}(i{self.lanes} {bits}, i1 true)",
+        ]  # fmt: skip
+        values = []
+        for v in op.operands[1:]:
+            assert isinstance(v.type, Scalar)
+            name = fe.val(v)
+            if fe.varies(v):
+                one = fe.name()
+                fe.cold.append(f"  {one} = extractelement {fe.value_type(v)} {name}, i{self.lanes} {at}")
+                name = one
+            values.append(printable(fe, v.type.kind, name))
+        fe.cold += ["  " + t for t in fe.report(op.attrs["kind"], op.loc or fe.func.loc, op.attrs["message"], values)]
+
+
+_PLAIN = (*(set(SCALAR_OPS) - MATHS), "dim", "shaped", "stop_gradient", "undef", "yield")
+
+
+def _bits(element: Scalar) -> str:
+    return "i8" if element.kind == "bool" else element.kind
 
 
 def horizontal(fe: FunctionEmitter, kind: str, type_: Scalar, vector: str, lanes: int, start: str) -> str:
@@ -247,6 +303,25 @@ def horizontal(fe: FunctionEmitter, kind: str, type_: Scalar, vector: str, lanes
     return Reduction(kind, type_).join(fe, [start], reduced, "0")[0]
 
 
+def _horizontal_index(
+    fe: FunctionEmitter, r: Reduction, vectors: Sequence[str], lanes: int, start: Sequence[str]
+) -> list[str]:
+    """An arg-reduction over lanes: the better value wins, among equals the lower index."""
+    best, at = start
+    t = llvm_type(r.type)
+    for n in range(lanes):
+        value, index = fe.lane(vectors[0], r.type.kind, lanes, n), fe.lane(vectors[1], "i64", lanes, n)
+        single = Reduction(r.kind, r.type)
+        strictly = single.beats(fe, value, best)
+        worse = single.beats(fe, best, value)
+        tie = fe.op(f"and i1 {fe.op(f'icmp slt i64 {index}, {at}')}, {fe.op(f'xor i1 {worse}, true')}")
+        better = fe.op(f"or i1 {fe.op(f'or i1 {strictly}, {tie}')}, {fe.op(f'icmp slt i64 {at}, 0')}")
+        take = fe.op(f"and i1 {better}, {fe.op(f'icmp sge i64 {index}, 0')}")
+        best = fe.op(f"select i1 {take}, {t} {value}, {t} {best}")
+        at = fe.op(f"select i1 {take}, i64 {index}, i64 {at}")
+    return [best, at]
+
+
 def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
     """How to make strips of a `par`, if that is possible and pays."""
     if fe.strip is not None or not fe.module.strips or not op.attrs["rank"]:
@@ -254,70 +329,101 @@ def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
     return plan_of(op, fe.module.target.lanes())
 
 
-def emit(
-    fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, str]], linear: str
-) -> tuple[Level, str]:
-    """The innermost loop of a `par` in strips, then opens the loop over the rest: (that loop, linear index)."""
-    lanes, rank = plan.lanes, len(nest.extents)
-    extent = nest.extents[-1]
+def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, str]], linear: str) -> list[str]:
+    """The innermost loop of a `par`: whole strips, then one with the lanes that are left. Gives the accumulators."""
+    lanes = plan.lanes
     main = fe.op(f"and i64 {nest.lead[-1]}, {-lanes}")
     wide = [Reduction(r.kind, r.type, lanes) for r, _ in nest.reductions]
     level = Level(fe, main, [s for r in wide for s in r.starts(fe)], step=lanes)
-    index = nest.region.args[-1]
-    strip = Strip(lanes, plan.varying, plan.local, fe.label("single"), level.index, {index: level.index})
-    at = level.index if rank == 1 else fe.add(fe.mul(linear, nest.lead[-1]), level.index)
-    numbers = ", ".join(f"i64 {n}" for n in range(lanes))
-    first = fe.splat(level.index, "i64", lanes)
-    fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {first}, <{numbers}>")
-    fe.strip = strip
-    level.close(fe, _body(fe, nest, wide, level.accumulators, at))
-    fe.strip = None
-    joined = [
-        (t, horizontal(fe, r.kind, r.type, vector, lanes, start))
-        for r, (t, start), vector in zip(wide, states, level.accumulators, strict=True)
+    level.close(fe, _Body(fe, nest, plan, wide, linear, level.index).emit(level.accumulators, []))
+    rest, done, before = fe.label("rest"), fe.label("whole"), fe.block_name
+    left = fe.op(f"sub i64 {nest.lead[-1]}, {main}")
+    fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
+    fe.start(rest)
+    numbers = "<" + ", ".join(f"i64 {n}" for n in range(lanes)) + ">"
+    active = fe.op(f"icmp slt <{lanes} x i64> {numbers}, {fe.splat(left, 'i64', lanes)}")
+    last = _Body(fe, nest, plan, wide, linear, main).emit(level.accumulators, [active])
+    after = fe.block_name
+    fe.jump(done)
+    fe.start(done)
+    types = [t for r in wide for t, _ in r.starts(fe)]
+    vectors = [
+        fe.phi(t, (a, before), (b, after)) for t, a, b in zip(types, level.accumulators, last, strict=True)
     ]
-    rest = Level(fe, extent, joined, main, 1, strip.rescues, strip.head)
-    return rest, nest.at(fe, rank - 1, linear, rest.index)
+    joined: list[str] = []
+    for r in wide:
+        here = slice(len(joined), len(joined) + r.width)
+        start = [name for _, name in states[here]]
+        if r.width == 2:
+            joined += _horizontal_index(fe, r, vectors[here], lanes, start)
+        else:
+            joined.append(horizontal(fe, r.kind, r.type, vectors[here][0], lanes, start[0]))
+    return joined
 
 
-def _body(fe: FunctionEmitter, nest: Nest, wide: list[Reduction], state: list[str], linear: str) -> list[str]:
-    scope = fe.enter(nest.region)
-    fe.run(scope)
-    following: list[str] = []
-    for reduction, now, (_, value) in zip(wide, state, nest.reductions, strict=True):
-        following += reduction.join(fe, [now], fe.as_vector(value), "0")
-    for m in nest.maps:
-        _store(fe, m, linear)
-    for line in fe.free_rest(scope):
-        fe.do(line)
-    fe.leave()
-    return following
+@dataclass(slots=True)
+class _Body:
+    """One strip, beginning at iteration `base`."""
+
+    fe: FunctionEmitter
+    nest: Nest
+    plan: Plan
+    wide: list[Reduction]
+    linear: str
+    base: str
+
+    def emit(self, state: list[str], masks: list[str]) -> list[str]:
+        """Gives the new accumulators."""
+        fe, nest, lanes = self.fe, self.nest, self.plan.lanes
+        index = nest.region.args[-1]
+        fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: self.base}, masks)
+        numbers = ", ".join(f"i64 {n}" for n in range(lanes))
+        first = fe.splat(self.base, "i64", lanes)
+        fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {first}, <{numbers}>")
+        at = self.base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), self.base)
+        scope = fe.enter(nest.region)
+        fe.run(scope)
+        following = self._join(state, at)
+        for m in nest.maps:
+            _store(fe, m, at)
+        for line in fe.free_rest(scope):
+            fe.do(line)
+        fe.leave()
+        fe.strip = None
+        return following
+
+    def _join(self, state: list[str], linear: str) -> list[str]:
+        fe, following = self.fe, []
+        assert fe.strip is not None
+        for reduction, (_, value) in zip(self.wide, self.nest.reductions, strict=True):
+            now = state[len(following) : len(following) + reduction.width]
+            new = reduction.join(fe, now, fe.as_vector(value), linear, spread=True)
+            if fe.strip.masks:
+                types = [t for t, _ in reduction.starts(fe)]
+                mask = f"{fe.strip.mask_type} {fe.strip.masks[0]}"
+                new = [fe.op(f"select {mask}, {t} {x}, {t} {y}") for t, x, y in zip(types, new, now, strict=True)]
+            following += new
+        return following
 
 
 def _store(fe: FunctionEmitter, m: Map, linear: str) -> None:
     """What the lanes yield for a map, into consecutive slots."""
-    found = fe.env[m.value]
-    assert fe.strip is not None
+    found, strip = fe.env[m.value], fe.strip
+    assert strip is not None
     if not isinstance(found, Ref):
         assert isinstance(m.value.type, Scalar)
-        slot = m.slot(fe, linear)
-        fe.store_element(m.value.type, fe.as_vector(m.value), slot, fe.strip.lanes, element_size(m.value.type))
+        strip.store_contiguous(fe, m.value.type, fe.as_vector(m.value), m.slot(fe, linear))
         return
     if found.ptr == "null":
         return
-    from aotdiff.codegen.function import Row
-
-    assert isinstance(found.element, Scalar)
+    element = found.element
+    assert isinstance(element, Scalar)
     fe.check_same_dims(found.dims, m.inner, unless_null=found.ptr)
     size = fe.count(m.inner)
-    slots = [fe.slot(m.slot(fe, linear), found.element, fe.mul(size, str(n))) for n in range(fe.strip.lanes)]
-    if found.lanes == 1:
-        for slot in slots:
-            fe.copy_bytes(slot, found.ptr, fe.mul(size, str(element_size(found.element))))
-        return
+    slots = [fe.slot(m.slot(fe, linear), element, fe.mul(size, str(n))) for n in range(strip.lanes)]
     row = Row(fe, fe.count(found.dims))
-    vector = fe.load_element(found.element, fe.slot(found.ptr, found.element, row.index, found.lanes), found.lanes)
+    vector = fe.load_element(element, fe.slot(found.ptr, element, row.index, found.lanes), found.lanes)
     for n, slot in enumerate(slots):
-        one = fe.lane(vector, found.element.kind, found.lanes, n)
-        fe.store_element(found.element, one, fe.slot(slot, found.element, row.index))
+        one = vector if found.lanes == 1 else fe.lane(vector, element.kind, found.lanes, n)
+        fe.store_element(element, one, strip.if_active(fe, fe.slot(slot, element, row.index), n, fe.dummy()))
     row.close(fe)

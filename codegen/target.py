@@ -72,15 +72,24 @@ class CpuTarget:
         """Call of a function of the mathematical library, of its vector version where there are lanes."""
         t, symbol = fe.ty(kind), name if kind == "f64" else name + "f"
         if fe.lanes > 1:
-            vector = self._declared(fe, name, symbol, kind, len(args), fe.lanes)
-            if not vector:
-                kinds = [kind] * len(args)
-                return fe.one_by_one(kind, args, kinds, lambda each: self.math(fe, name, kind, each))
-            return fe.op(f"call {t} @{vector}({', '.join(f'{t} {a}' for a in args)}) #3")
+            return self._vector_math(fe, name, symbol, kind, args)
         fe.module.declare(f"declare {t} @{symbol}({', '.join([t] * len(args))}) #3")
         group = self._variants(fe, name, symbol, kind, len(args))
         fast = fe.module.fast
         return fe.op(f"call {fast}{t} @{symbol}({', '.join(f'{t} {a}' for a in args)}){group}")
+
+    def _vector_math(self, fe: ScalarText, name: str, symbol: str, kind: str, args: Sequence[str]) -> str:
+        """Calls of the widest vector version that fits, else of the scalar function lane by lane."""
+        for c in reversed(self.vectors):
+            width = c.bits // (64 if kind == "f64" else 32)
+            vector = "" if width > fe.lanes else self._declared(fe, name, symbol, kind, len(args), width)
+            if vector:
+                v = f"<{width} x {LLVM_TYPES[kind]}>"
+                how = "aarch64_vector_pcs " if c.letter == "n" else ""
+                return fe.in_parts(kind, args, width, lambda part: fe.op(  # noqa: B023
+                    f"call {how}{v} @{vector}({', '.join(f'{v} {a}' for a in part)}) #3"))  # noqa: B023
+        kinds = [kind] * len(args)
+        return fe.one_by_one(kind, args, kinds, lambda each: self.math(fe, name, kind, each))
 
     def lanes(self) -> int:
         """How many f64 a strip takes at once; 1 where strips are not worth it."""
