@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from aotdiff import __version__
-from aotdiff.cli import execute, stages, tools
+from aotdiff.cli import build, execute, stages, tools
 from aotdiff.cli.common import UsageError, report
 
 
@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="aotdiff", description="Compile .grad programs and their derivatives.")
     top.add_argument("--version", action="version", version=f"aotdiff {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for part in (execute, stages, tools):
+    for part in (build, execute, stages, tools):
         part.add_commands(commands)
     return top
 

@@ -199,19 +199,27 @@ class Compiler:
 
     def expanded(self, root: str, places: Places, real: str) -> tuple[Graph, str]:
         """The same with every derivative worked out."""
-        from aotdiff.ad.expand import expand_derivatives
-
         graph, name = self.derivative(root, places, real)
-        expand_derivatives(graph)
+        self.expand(graph)
         return subset(graph, [name]), name
 
     def optimized(self, root: str, places: Places, real: str) -> tuple[Graph, str]:
         """The graph that code is made from."""
+        graph, name = self.expanded(root, places, real)
+        self.optimize(graph)
+        return subset(graph, [name]), name
+
+    def expand(self, graph: Graph) -> None:
+        """Work every derivative out, in place."""
+        from aotdiff.ad.expand import expand_derivatives
+
+        expand_derivatives(graph)
+
+    def optimize(self, graph: Graph) -> None:
+        """Run the passes of the optimisation level, in place."""
         from aotdiff.passes.pipeline import optimize
 
-        graph, name = self.expanded(root, places, real)
         optimize(graph, self.options.opt)
-        return subset(graph, [name]), name
 
     def object_code(self, root: str, places: Places, interface: Interface, real: str) -> ObjectCode:
         """Object code of one entry, from the cache if it is there."""

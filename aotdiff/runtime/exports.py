@@ -30,14 +30,14 @@ def _interface(export: ExportedFunction) -> Interface:
         Parameter(name, convert.kind(parameter)) for name, parameter in zip(names, type_.parameters, strict=True)
     )
     span = export.function.name_span if export.function is not None else export.span
-    return Interface(export.name, parameters, convert.kind(type_.result), span.path, span.line)
+    return Interface(str(export.name), parameters, convert.kind(type_.result), span.path, span.line)
 
 
 def _parameter_names(type_: types.Function) -> list[str]:
     taken: set[str] = set()
     names = []
     for position in range(len(type_.parameters)):
-        stem = type_.names[position] if type_.names else f"x{position}"
+        stem = str(type_.names[position]) if type_.names else f"x{position}"
         names.append(free_name(stem, taken))
         taken.add(names[-1])
     return names
@@ -70,7 +70,7 @@ class _Kinds:
 
     def name(self, symbol: sizes.Symbol) -> str:
         if symbol not in self.names:
-            self.names[symbol] = free_name(symbol.name, self.taken)
+            self.names[symbol] = free_name(str(symbol.name), self.taken)
             self.taken.add(self.names[symbol])
         return self.names[symbol]
 

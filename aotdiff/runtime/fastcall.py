@@ -1,8 +1,9 @@
 """Calls at the speed of a C extension: a native entry that takes Python objects.
 
 For each function with plain arguments a wrapper is generated beside its native entry (`runtime.fastcall_text`). It
-takes exact floats and C-contiguous numpy arrays apart itself, makes the result arrays, calls the entry and builds the result. Whatever else
-comes (keywords, lists, other dtypes, a second call at the same time) goes to `Function.__call__` in Python.
+takes exact floats and C-contiguous numpy arrays apart itself, makes the result arrays, calls the entry and builds the
+result. Whatever else comes (keywords, lists, other dtypes, a second call at the same time) goes to
+`Function.__call__` in Python.
 
 A `Function` is a vectorcall object: its instances hold a pointer to their wrapper, null until there is one, in which
 case CPython calls `__call__`. The wrapper reaches the C API through a table of pointers, so that its code is

@@ -10,8 +10,8 @@ from aotdiff.runtime.binding import Binder, arrange, choose_real
 from aotdiff.runtime.interface import Group, Interface, Parameter, default_wrt, derive, wrt_leaves
 
 if TYPE_CHECKING:
-    from aotdiff.runtime.compiler import Compiler
     from aotdiff.runtime.collection import Collection
+    from aotdiff.runtime.compiler import Compiler
     from aotdiff.runtime.native import Native
 
 Wrt = str | Sequence[str] | None
@@ -64,7 +64,7 @@ class Function(fastcall.base_type()):
         return f"<aotdiff.Function {self.name}: {self.signature}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._module, self._root, self._chain)
+        return self._module._pickled(self._root, self._chain)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Function):
@@ -198,7 +198,7 @@ def chain_places(interface: Interface, chain: Chain) -> list[tuple[str, tuple[in
     return places
 
 
-def _rebuild(module: Collection, root: str, chain: Chain) -> Function:
+def rebuild(module: Collection, root: str, chain: Chain) -> Function:
     f = module[root]
     for form, names, tupled in chain:
         f = f._derivative(form, names if tupled else names[0])

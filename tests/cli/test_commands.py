@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-COMMANDS = "build bench cache check emit fmt gradcheck graph opt ops run".split()
+COMMANDS = ["build", "bench", "cache", "check", "emit", "fmt", "gradcheck", "graph", "opt", "ops", "run"]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

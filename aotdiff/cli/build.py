@@ -1,0 +1,135 @@
+"""The build command: libraries, headers, Python modules and the texts between, ahead of time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aotdiff.cli.common import UsageError, names_of, progress, write
+
+if TYPE_CHECKING:
+    from aotdiff.codegen.driver import Options as CodeOptions
+    from aotdiff.runtime.build import Plan
+
+PRODUCTS = ("so", "obj", "header", "py", "llvm", "asm", "ssa", "adjoint", "json", "ptx", "cuda-py")
+
+
+def add_commands(commands: Any) -> None:
+    """Put the command of this file on the command line."""
+    about = "Compile a program into NAME.so, NAME.h and NAME.py."
+    p = commands.add_parser("build", help="compile ahead of time", description=about)
+    p.add_argument("file", metavar="FILE.grad")
+    p.add_argument("-o", dest="folder", default=".", metavar="DIR", help="where the products go (default: here)")
+    p.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
+    p.add_argument("--cpu", default="native", metavar="NAME", help="native (default), generic, or a processor's name")
+    p.add_argument("--triple", metavar="T", help="another machine, such as aarch64-linux-gnu (then --emit obj)")
+    p.add_argument("--order", type=int, default=1, metavar="K", help="order of the derivatives built: 0, 1 or 2")
+    p.add_argument("--real", default="f64", metavar="f32,f64", help="what real stands for (default f64)")
+    p.add_argument("--arch", default="sm_80", help="GPU architecture, for --target cuda")
+    p.add_argument("--emit", default="so,header,py", metavar="so,obj,...", help=f"products: {', '.join(PRODUCTS)}")
+    p.add_argument("-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation level (default 3)")
+    p.add_argument("--fast-math", action="store_true", help="assume no NaN and no inf, reassociate freely")
+    p.add_argument("--threads", type=int, default=None, metavar="N", help="threads a call may use")
+    p.add_argument("--json", action="store_true", help="diagnostics as JSON")
+    p.set_defaults(action=build)
+
+
+def build(options: argparse.Namespace) -> int:
+    """Write the products; all of them are made before the first is written."""
+    from aotdiff.codegen import LinkError
+    from aotdiff.codegen.driver import Options as CodeOptions
+    from aotdiff.runtime.build import plan
+
+    products, reals = _checked(options)
+    stem = Path(options.file).stem
+    code = CodeOptions(options.opt, options.fast_math, options.cpu, options.triple)
+    made = plan(_compiler(options), options.order, reals)
+    for name, spelt in made.renamed:
+        print(f"note: {name} is called {spelt} in C and Python", file=sys.stderr)
+    try:
+        with progress(f"building {stem}"):
+            for name, content in _contents(made, products, stem, code, Path(options.folder)):
+                write(Path(options.folder, name), content)
+    except LinkError as error:
+        print(f"aotdiff build: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    products, reals = names_of(options.emit), names_of(options.real)
+    wrong = [p for p in products if p not in PRODUCTS]
+    if wrong or not products:
+        raise UsageError(f"--emit takes {', '.join(PRODUCTS)}, not {options.emit!r}")
+    if not reals or set(reals) - {"f64", "f32"}:
+        raise UsageError(f"--real takes f64, f32 or both, not {options.real!r}")
+    if options.order not in (0, 1, 2):
+        raise UsageError("--order is 0, 1 or 2; export derivatives of higher order by name")
+    if options.triple is not None and {"so", "py"} & set(products):
+        raise UsageError("--triple makes objects: add --emit obj,header and link them there")
+    if options.target == "cuda" or {"ptx", "cuda-py"} & set(products):
+        raise UsageError("GPU products are not part of this build")
+    return tuple(dict.fromkeys(products)), tuple(dict.fromkeys(reals))
+
+
+def _compiler(options: argparse.Namespace) -> Any:
+    from aotdiff.runtime.compiler import Compiler, Options, read_source
+
+    try:
+        source = read_source(options.file)
+    except OSError as error:
+        raise UsageError(f"cannot read {options.file}: {error.strerror or error}") from None
+    return Compiler(source, Options(options.target, options.opt, options.fast_math, threads=options.threads))
+
+
+def _contents(
+    made: Plan, products: tuple[str, ...], stem: str, code: CodeOptions, folder: Path
+) -> list[tuple[str, bytes | str]]:
+    """Name and content of each product."""
+    from aotdiff.codegen import driver
+    from aotdiff.ir.printer import print_module
+    from aotdiff.runtime import build as library
+    from aotdiff.runtime.standalone import module_text
+
+    graph: dict[str, Any] = {}
+
+    def stage(name: str) -> Any:
+        if name not in graph:
+            graph[name] = library.graph_of(made, name)
+        return graph[name]
+
+    def text() -> str:
+        return library.llvm_text(made, code, stage("optimized"), stem if code.triple is None else None)
+
+    def binary() -> bytes:
+        if "object" not in graph:
+            graph["object"] = driver.object_from(text(), code)
+        return graph["object"]
+
+    makers: dict[str, tuple[str, Callable[[], bytes | str]]] = {
+        "so": (f"{stem}.so", lambda: _linked(binary(), folder, stem)),
+        "obj": (f"{stem}.o", binary),
+        "header": (f"{stem}.h", lambda: library.header_text(made, stem)),
+        "py": (f"{stem}.py", lambda: module_text(made, stem)),
+        "llvm": (f"{stem}.ll", lambda: str(driver.optimise(text(), code))),
+        "asm": (f"{stem}.s", lambda: driver.target_machine(code).emit_assembly(driver.optimise(text(), code))),
+        "ssa": (f"{stem}.ssa", lambda: print_module(stage("lowered"))),
+        "adjoint": (f"{stem}.adjoint.ssa", lambda: print_module(stage("expanded"))),
+        "json": (f"{stem}.json", lambda: json.dumps(library.metadata(made, code), indent=1) + "\n"),
+    }
+    return [(makers[product][0], makers[product][1]()) for product in products]
+
+
+def _linked(data: bytes, folder: Path, stem: str) -> bytes:
+    """The shared library of object code."""
+    import tempfile
+
+    from aotdiff.codegen import shared_library
+
+    with tempfile.TemporaryDirectory(prefix="aotdiff-") as place:
+        shared_library(data, Path(place, f"{stem}.so"))
+        return Path(place, f"{stem}.so").read_bytes()

@@ -1,0 +1,226 @@
+"""Libraries ahead of time: object code with C entries, its header, a Python module, and a description of itself.
+
+`plan` decides what a library has and under which names; the rest writes one product each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from aotdiff.codegen import CArgument, CFunction, driver, header, library_llvm, unique_names
+from aotdiff.codegen.text import ascii_name, c_string
+from aotdiff.ir.graph import Module as Graph
+from aotdiff.runtime import fastcall_text, interrupt
+from aotdiff.runtime.compiler import Compiler, subset
+from aotdiff.runtime.extension_text import extension_text
+from aotdiff.runtime.function import Chain, chain_places
+from aotdiff.runtime.interface import Interface, Parameter, derive, leaves
+from aotdiff.runtime.library import FORMAT, built_chains
+
+_FEATURES = ("avx", "avx2", "fma", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One built function: a derivative (`end`, "" for none) of an export with `real` decided.
+
+    The first `own` parameters are the export's.
+    """
+
+    root: str
+    end: str
+    real: str
+    c_name: str
+    native: str
+    interface: Interface
+    chain: Chain
+    own: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """Everything a library has. `renamed` are (name, C name) pairs that differ."""
+
+    compiler: Compiler
+    order: int
+    reals: tuple[str, ...]
+    interfaces: list[Interface]
+    entries: list[Entry] = field(default_factory=list)
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def plan(compiler: Compiler, order: int, reals: Sequence[str]) -> Plan:
+    """What to build for a program."""
+    made = Plan(compiler, order, tuple(reals), compiler.interfaces())
+    names = unique_names([f.name for f in made.interfaces])
+    for f, name in zip(made.interfaces, names, strict=True):
+        if name != f.name:
+            made.renamed.append((f.name, name))
+        for real in made.reals if f.is_generic else ("f64",):
+            instance = f.instance(real)
+            suffix = "_f32" if f.is_generic and real == "f32" else ""
+            for end, chain in built_chains(instance, order).items():
+                derived = instance
+                for form, wrt, tupled in chain:
+                    derived = derive(derived, form, wrt, tupled)
+                native = f"{f.name}{end.replace('_', '.')}.{real}"
+                made.entries.append(
+                    Entry(f.name, end, real, f"{name}{end}{suffix}", native, derived, chain, len(f.parameters))
+                )
+    _distinct(made)
+    return made
+
+
+def _distinct(made: Plan) -> None:
+    """An export may have the name of another one's derivative: then the derivative gets another."""
+    taken = {e.c_name for e in made.entries if not e.end}
+    for k, entry in enumerate(made.entries):
+        name, count = entry.c_name, 1
+        while entry.end and name in taken:
+            count += 1
+            name = f"{entry.c_name}_{count}"
+        taken.add(name)
+        if name != entry.c_name:
+            made.entries[k] = replace(entry, c_name=name)
+
+
+# The graph -----------------------------------------------------------------------------------------------------
+
+
+def graph_of(made: Plan, stage: str = "optimized") -> Graph:
+    """One graph with every entry under its native name; `stage`: lowered, expanded or optimized."""
+    whole = Graph()
+    for real in dict.fromkeys(entry.real for entry in made.entries):
+        entries = [entry for entry in made.entries if entry.real == real]
+        part = subset(made.compiler.graph(real), list(dict.fromkeys(entry.root for entry in entries)))
+        tops = _with_forms(part, entries, made)
+        _rename(part, {name: f"{name}.{real}" for name in part.funcs} | tops)
+        whole.funcs.update(part.funcs)
+        whole.records.update(part.records)
+    if stage != "lowered":
+        made.compiler.expand(whole)
+    if stage == "optimized":
+        made.compiler.optimize(whole)
+    return whole
+
+
+def _with_forms(part: Graph, entries: list[Entry], made: Plan) -> dict[str, str]:
+    """Add the functions of all entries; gives graph names to native names."""
+    from aotdiff.ad.forms import make_form
+    from aotdiff.ir.rewrite import copy_func
+
+    roots = {f.name: f for f in made.interfaces}
+    tops: dict[str, str] = {}
+    for func in part.funcs.values():
+        func.attrs["export"] = False
+    for entry in entries:
+        name = entry.root
+        for form, wrt in chain_places(roots[entry.root].instance(entry.real), entry.chain):
+            name = make_form(part, name, form, wrt).name
+        if name in tops:
+            name = part.add(copy_func(part.funcs[name], part.fresh_name(name))).name
+        part.funcs[name].attrs["export"] = True
+        tops[name] = entry.native
+    return tops
+
+
+def _rename(part: Graph, names: dict[str, str]) -> None:
+    """Give functions other names, wherever they are mentioned."""
+    for func in part.funcs.values():
+        func.name = names[func.name]
+        for key in ("vjp", "jvp"):
+            if key in func.attrs:
+                func.attrs[key] = names[func.attrs[key]]
+        func.attrs.pop("derived", None)
+        for op in func.body.walk():
+            if "callee" in op.attrs:
+                op.attrs["callee"] = names[op.attrs["callee"]]
+    part.funcs = {func.name: func for func in part.funcs.values()}
+
+
+# Products ------------------------------------------------------------------------------------------------------
+
+
+def c_functions(made: Plan) -> list[CFunction]:
+    """The C entries, in order."""
+    return [_c_function(entry) for entry in made.entries]
+
+
+def _c_function(entry: Entry) -> CFunction:
+    f = entry.interface
+    parameters = [_arguments(p.name, p) for p in f.parameters]
+    results = tuple(CArgument(n, leaf.element, leaf.sizes) for n, leaf in zip(_result_names(entry), leaves(f.result)))
+    extra = sum(map(len, parameters[entry.own :]))
+    flat = tuple(argument for arguments in parameters for argument in arguments)
+    doc = f"{f.name}: {f}"
+    if f.path:
+        doc += f"\n{Path(f.path).name}:{f.line}"
+    return CFunction(entry.c_name, entry.native, flat, results, doc, extra=extra)
+
+
+def _arguments(name: str, parameter: Parameter) -> list[CArgument]:
+    parts = list(leaves(parameter.kind))
+    named = [name] if len(parts) == 1 else [f"{name}_{k}" for k in range(len(parts))]
+    return [CArgument(n, leaf.element, leaf.sizes) for n, leaf in zip(named, parts, strict=True)]
+
+
+def _result_names(entry: Entry) -> list[str]:
+    count = len(list(leaves(entry.interface.result)))
+    stem = {"": "out", "_vjp": "ct_of", "_jvp": "tangent", "_hvp": "hv_of", "_vjp_vjp": "ct_of"}[entry.end]
+    if stem.endswith("_of"):
+        _, names, _ = entry.chain[-1]
+        inside = {p.name: len([x for x in leaves(p.kind) if x.is_float]) for p in entry.interface.parameters}
+        return [f"{stem}_{n}" if inside[n] == 1 else f"{stem}_{n}_{k}" for n in names for k in range(inside[n])]
+    return [stem] if count == 1 else [f"{stem}{k}" for k in range(count)]
+
+
+def metadata(made: Plan, options: driver.Options) -> dict[str, Any]:
+    """What a library says about itself."""
+    functions = []
+    for f in made.interfaces:
+        entries: dict[str, dict[str, Any]] = {}
+        for entry in made.entries:
+            if entry.root == f.name:
+                fast = ascii_name(f"aotdiff.fast.{entry.native}") if _wrapper(entry) else None
+                native = ascii_name(f"aotdiff.{entry.native}")
+                entries.setdefault(entry.real, {})[entry.end] = {"c": entry.c_name, "entry": native, "fast": fast}
+        functions.append({"interface": f.to_json(), "entries": entries})
+    reals = list(made.reals)
+    return {
+        "format": FORMAT, "order": made.order, "reals": reals, "features": _features(options), "functions": functions,
+    }  # fmt: skip
+
+
+def _features(options: driver.Options) -> list[str]:
+    """Processor features the code may use, as Linux names them."""
+    if options.triple is not None or options.cpu != "native":
+        return []
+    import llvmlite.binding as llvm
+
+    found = llvm.get_host_cpu_features()
+    names = {"bmi1": "bmi"}
+    return [name for name in _FEATURES if found.get(names.get(name, name))]
+
+
+def _wrapper(entry: Entry) -> str | None:
+    name = entry.native
+    return fastcall_text.wrapper_text(entry.interface, f"aotdiff.{name}", f"aotdiff.fast.{name}", True)
+
+
+def llvm_text(made: Plan, options: driver.Options, graph: Graph, stem: str | None) -> str:
+    """LLVM text of the library: C entries; with a `stem`, also what `ad.load` and the Python module `stem` use."""
+    parts = [library_llvm(graph, c_functions(made), options)]
+    if stem is not None:
+        literal, size = c_string(json.dumps(metadata(made, options), sort_keys=True))
+        parts.append(f"@aotdiff_metadata = constant [{size} x i8] {literal}\n")
+        parts += [interrupt.HANDLER_TEXT, extension_text(stem)]
+        parts += [text for text in map(_wrapper, made.entries) if text]
+    return "\n".join(parts)
+
+
+def header_text(made: Plan, stem: str) -> str:
+    return header(c_functions(made), stem)
