@@ -136,9 +136,7 @@ class Context:
         op = self.par_op(extents, kinds, body, names, lengths)
         for kind, result in zip(kinds, op.results, strict=True):
             if kind == "map":
-                rank = len(extents)
-                inner = op.operands[rank:] if len(dims_of(result.type)) > rank else []
-                self.shapes[result] = [*extents, *inner[: len(dims_of(result.type)) - rank]]
+                self.shapes[result] = op.operands[: len(dims_of(result.type))]
         return op.results
 
     def par_op(
@@ -149,7 +147,7 @@ class Context:
         names: Sequence[str] | None = None,
         lengths: Sequence[Value] | None = None,
     ) -> Op:
-        """The operation; at most one result is an array-valued map."""
+        """The operation; at most one result is an array-valued map. A map in a map is one over both."""
         names = names or [("i", "j", "k", "l")[r] if r < 4 else f"i{r}" for r in range(len(extents))]
         with self.region([I64] * len(extents), names) as region:
             builder = self.b
@@ -158,6 +156,9 @@ class Context:
             yields = list(body(*region.args))
             inner = [size for v in yields for size in (self.shape(v) if dims_of(v.type) else [])]
         inner = [self.hoisted(size) for size in inner]
+        if list(kinds) == ["map"] and (nested := _only_map(region, yields[0])) is not None:
+            region = Region(region.args + nested.args, region.ops[:-1] + nested.ops)
+            return self.b.par_op([*extents, *inner], kinds, region)
         builder.ret(yields)
         return self.b.par_op(extents, kinds, region, inner)
 
@@ -318,6 +319,20 @@ class Unhoistable(Exception):
 
 
 _HOISTED = ("add", "sub", "mul", "neg", "maximum", "minimum", "floordiv", "mod", "abs", "sign", "ipow", "cast")
+
+
+_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
+_LIGHT = {"const", "read", "add", "sub", "mul", "neg", "cast", "select", "minimum", "maximum", "abs", "dim", *_COMPARED}
+
+
+def _only_map(region: Region, value: Value) -> Region | None:
+    """The region of a map of scalars that is all a region does, but for what may as well be done for each element."""
+    op = value.op
+    if op is None or not region.ops or op is not region.ops[-1] or op.name != "par" or op.attrs["kinds"] != ("map",):
+        return None
+    if dims_of(op.regions[0].yielded[0].type) or not all(other.name in _LIGHT for other in region.ops[:-1]):
+        return None
+    return op.regions[0]
 
 
 def names_of(item: Item, stem: str) -> None:
