@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from aotdiff.runtime.gradmode import mode
+from aotdiff.runtime.gradmode import switch
 from aotdiff.runtime.tensor import Tensor, cell_of, wrap
 
 
@@ -49,8 +49,7 @@ def _fitting(t: Tensor, g: Any, own: bool) -> Any:
 
 
 def _recorded(t: Tensor, g: Tensor, own: bool) -> None:
-    before = mode.enabled
-    mode.enabled = True
+    before = switch(True)
     try:
         old = t._grad
         if old is None:
@@ -62,7 +61,7 @@ def _recorded(t: Tensor, g: Tensor, own: bool) -> None:
         if made is old or made.dtype != t.dtype:
             made = made.to(t.dtype)
     finally:
-        mode.enabled = before
+        switch(before)
     if like and not _same(made._data, like):
         laid = empty(made.shape, like, made.dtype)
         laid[...] = made._data

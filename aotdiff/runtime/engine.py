@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from aotdiff.runtime import accumulate
-from aotdiff.runtime.gradmode import mode
+from aotdiff.runtime import accumulate, recorded
+from aotdiff.runtime.gradmode import switch
 from aotdiff.runtime.graph_nodes import Node, Slot, Watch, watch_of
 from aotdiff.runtime.tensor import Tensor, wrap
 
@@ -33,7 +33,27 @@ class NotATensor(TypeError, RuntimeError):
 
 def backward(root: Tensor, gradient: Any, retain: bool | None, create: bool, inputs: Any) -> None:
     """`Tensor.backward`."""
+    if inputs is None and not create and type(root._node) is Node:
+        _chain(root, _seed(root, gradient, False, ("backward()", "gradient")), bool(retain))
+        return
     _backward([root], [gradient], retain, create, inputs, ("backward()", "gradient"))
+
+
+def _chain(root: Tensor, start: Any, keep: bool) -> None:
+    """A walk from one result to all leaves: along the chain of calls that nobody else waits for, then as usual."""
+    paths = recorded.paths
+    nodes, edge = ((), root._node) if paths is None else paths.scan(root._node)
+    if nodes and type(edge) is Tensor and not edge._hooks:
+        g = paths.run(nodes, start, keep)
+        if edge._needs:
+            with _lock:
+                accumulate.add(edge, g, True, False)
+        return
+    walk = Walk(False, keep, None)
+    walk.run([edge], [start], nodes)
+    with _lock:
+        for tensor, value, own in walk.arrivals():
+            accumulate.add(tensor, value, own, False)
 
 
 def backward_all(
@@ -164,12 +184,11 @@ def _given(root: Tensor, gradient: Tensor, create: bool, name: str) -> Any:
         raise RuntimeError(f"{name} has shape {gradient.shape}, but the result has shape {root.shape}")
     if gradient.dtype != root.dtype:
         if create:
-            with_mode = mode.enabled
-            mode.enabled = True
+            before = switch(True)
             try:
                 return gradient.to(root.dtype)
             finally:
-                mode.enabled = with_mode
+                switch(before)
         return np.asarray(gradient._data).astype(root.dtype)
     return gradient if create else gradient._data
 
@@ -195,18 +214,20 @@ class Walk:
         self.pending: dict[Node, Any] = {}
         self.waiting: dict[Node, int] = {}
 
-    def run(self, roots: list[Edge], starts: list[Any]) -> None:
-        before = mode.enabled
-        mode.enabled = self.create
+    def run(self, roots: list[Edge], starts: list[Any], chain: Sequence[Node] = ()) -> None:
+        """The walk; `chain` are calls already looked at that lead to the only root, and have to be gone back first."""
+        before = switch(self.create)
         try:
             self._prepare(roots)
+            if chain:
+                starts = [recorded.paths.run(chain, starts[0], self.keep)]
             for edge, start in zip(roots, starts, strict=True):
-                self._arrive(edge, start, False)
+                self._arrive(edge, start, bool(chain))
             ready = [node for node in dict.fromkeys(map(_node_of, roots)) if node in self.waiting]
             self._walk([node for node in ready if not self.waiting[node]])
             self._finish()
         finally:
-            mode.enabled = before
+            switch(before)
 
     # Before ----------------------------------------------------------------------------------------------
 
@@ -419,9 +440,7 @@ def check(node: Node) -> None:
     """Raise if the call was freed, or if a value that its derivative reads has been changed since."""
     saved, versions = node.saved, node.versions
     if saved is None:
-        from aotdiff.runtime.recorded import freed
-
-        raise freed(node)
+        raise recorded.freed(node)
     for k, t in enumerate(saved):
         if type(t) is Tensor and t._cell is not None:
             expected = 0 if versions is None else versions[k]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable
@@ -13,6 +14,23 @@ class _Mode(threading.local):
 
 
 mode = _Mode()  # `mode.enabled` is the setting of the current thread
+_off = ctypes.c_int64(0)  # threads in which it is off: native code need not look further while that is 0
+_lock = threading.Lock()
+
+
+def switch(enabled: bool) -> bool:
+    """Change the setting of this thread; gives what it was."""
+    before = mode.enabled
+    if enabled != before:
+        with _lock:
+            mode.enabled = enabled
+            _off.value += -1 if enabled else 1
+    return before
+
+
+def off_address() -> int:
+    """Where the number of threads that have it off is."""
+    return ctypes.addressof(_off)
 
 
 def is_grad_enabled() -> bool:
@@ -28,11 +46,10 @@ class set_grad_enabled:
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        self._before.append(mode.enabled)
-        mode.enabled = self.enabled
+        self._before.append(switch(self.enabled))
 
     def __exit__(self, *error: Any) -> None:
-        mode.enabled = self._before.pop()
+        switch(self._before.pop())
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         enabled = self.enabled

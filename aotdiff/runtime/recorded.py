@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from aotdiff.runtime import fastcall
 from aotdiff.runtime import function as functions
 from aotdiff.runtime.binding import choose_real
 from aotdiff.runtime.convert import DTYPES
 from aotdiff.runtime.function import Function
 from aotdiff.runtime.gradmode import mode
 from aotdiff.runtime.graph_nodes import Node, Slot
-from aotdiff.runtime.interface import Group, Kind, Leaf, float_results, leaves
+from aotdiff.runtime.interface import Group, Kind, Leaf, leaves
 from aotdiff.runtime.tensor import Tensor, wrap
+from aotdiff.runtime.tensor_native import LIMIT, Paths
+from aotdiff.runtime.tensor_native import cells as native_cells
 
 _F64 = DTYPES["f64"]
+paths: Paths | None = None  # native code for what is plain, if there can be
 
 
 class Hole:
@@ -41,7 +45,7 @@ class Hole:
 class CallRule:
     """How calls of one function with one set of tracked arguments (parameter leaves) go backward."""
 
-    __slots__ = ("fresh", "kept", "name", "outputs", "picks", "results", "run", "saves", "simple", "vjp", "_cotangents")
+    __slots__ = ("chained", "fresh", "kept", "name", "outputs", "picks", "run", "saves", "simple", "vjp")
 
     def __init__(self, f: Function, mask: int, real: str) -> None:
         self.name = f.name
@@ -63,9 +67,9 @@ class CallRule:
         self.run = runner(self.vjp, real)
         self.kept = _kept(self.vjp, real, place)
         self.saves = any(self.kept)
-        self.results = [leaf.is_float for leaf in leaves(interface.result)]
-        self.outputs = sum(self.results)
-        self._cotangents = float_results(interface.result)
+        self.outputs = sum(leaf.is_float for leaf in leaves(interface.result))
+        flat = all(isinstance(p.kind, Leaf) for p in self.vjp.interface.parameters)
+        self.chained = self.simple and self.outputs == 1 and flat and place <= LIMIT  # see `tensor_native`
 
     def raw(self, node: Node, ct: Any) -> Sequence[Any]:
         saved = node.saved
@@ -141,6 +145,10 @@ def freed(node: Node) -> RuntimeError:
     )
 
 
+def _complain(node: Node) -> None:
+    raise freed(node)
+
+
 def runner(f: Function, real: str) -> Callable[..., Any]:
     """The function for raw arguments: Python floats are of the type `real`, which they would not decide."""
     if not f._generic or real == f._module._default_real == "f64":
@@ -198,7 +206,7 @@ def flat_leaves(value: Any) -> list[Any]:
 class Calls:
     """What calls of one function with tensors need: made once per function."""
 
-    __slots__ = ("function", "generic", "nested", "params", "result", "rules", "single")
+    __slots__ = ("cells", "function", "generic", "nested", "params", "result", "rules", "single")
 
     def __init__(self, f: Function) -> None:
         interface = f.interface
@@ -209,31 +217,62 @@ class Calls:
         self.single = isinstance(self.result, Leaf) and self.result == Leaf("f64")
         self.generic = f._generic
         self.rules: dict[Any, CallRule] = {}
+        self.cells: Any = self._attach()
+
+    def _attach(self) -> Any:
+        """Hand plain calls over to native code, if there is a fast call to build on; gives the cells for rules."""
+        f, result = self.function, self.result
+        real = f._module._default_real
+        native = f._entries.get(real)
+        if (
+            paths is None or native is None or not native[1].fast or self.nested or len(self.params) > LIMIT
+            or not isinstance(result, Leaf) or not result.is_float or (self.generic and real != "f64")
+            or (not result.sizes and result.element == "f32")
+        ):  # fmt: skip
+            return None
+        made = native_cells(self.generic)
+        f.__dict__["_cells"] = made
+        paths.attach(f, native[1].fast, made)
+        return made
 
     def rule(self, mask: int, real: str) -> CallRule:
         key = (mask, real) if self.generic else mask
         rule = self.rules.get(key)
         if rule is None:
             rule = self.rules[key] = CallRule(self.function, mask, real)
+            if self.cells is not None and real == "f64":
+                self._publish(rule, mask)
         return rule
+
+    def _publish(self, rule: CallRule, mask: int) -> None:
+        """Let native code record calls with this rule: those that keep numbers or tensors, no shapes."""
+        if all(kept or not leaf.sizes for kept, leaf in zip(rule.kept, self.params, strict=True)):
+            self.cells[2 * mask + 1] = sum(1 << k for k, kept in enumerate(rule.kept) if kept)
+            self.cells[2 * mask] = id(rule)
 
     def real(self, args: Sequence[Any]) -> str:
         f = self.function
         return choose_real(f.interface, args, f._module._default_real) if self.generic else "f64"
 
 
-def calls_of(f: Function) -> Calls:
+def calls_of(f: Function, args: Sequence[Any] = ()) -> Calls:
+    """Made at the first call with tensors, once the function is compiled for them."""
     calls = f.__dict__.get("_calls")
     if calls is None:
-        calls = f.__dict__["_calls"] = Calls(f)
+        with f._module._lock:
+            calls = f.__dict__.get("_calls")
+            if calls is None:
+                if args or not f._generic:
+                    f.prepare(choose_real(f.interface, args, f._module._default_real) if f._generic else "f64")
+                calls = f.__dict__["_calls"] = Calls(f)
     return calls
 
 
 def call(f: Function, args: Sequence[Any], out: Any = None) -> Any:
     """The function called with arguments of which some are tensors: tensors come back."""
-    calls = f.__dict__.get("_calls") or calls_of(f)
     if out is not None:
         raise TypeError(f"{f.name}: out= takes arrays, for a call without tensors")
+    calls = calls_of(f, args)
     if calls.nested:
         return _call_nested(calls, args)
     mask, bit, raw = 0, 1, []
@@ -250,10 +289,21 @@ def call(f: Function, args: Sequence[Any], out: Any = None) -> Any:
     else:
         real = calls.real(args)
         made = runner(f, real)(*raw)
+    return _recorded(calls, made, mask, real, args)
+
+
+def _recorded(calls: Calls, made: Any, mask: int, real: str, args: Sequence[Any]) -> Any:
     node = record(calls, mask, real, args) if mask and mode.enabled else None
     if calls.single:
         return Tensor(made, node)
     return _results(calls, made, node, real)
+
+
+def finish(f: Function, made: Any, *args: Any) -> Any:
+    """The rest of a call that native code has begun: its raw result `made` is there."""
+    calls = calls_of(f)
+    mask = sum(1 << k for k, a in enumerate(args) if type(a) is Tensor and a._needs)
+    return _recorded(calls, made, mask, calls.real(args), args)
 
 
 def _call_nested(calls: Calls, args: Sequence[Any]) -> Any:
@@ -333,5 +383,7 @@ def _results(calls: Calls, made: Any, node: Node | None, real: str) -> Any:
     return nest(kind, iter(tensors))
 
 
+if fastcall.supported():
+    paths = Paths(CallRule, Hole, finish, _complain)
 functions.tensor_type = Tensor
 functions.tensor_call = call
