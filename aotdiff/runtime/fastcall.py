@@ -6,7 +6,7 @@ result. Whatever else comes (keywords, lists, other dtypes, a second call at the
 `Function.__call__` in Python.
 
 A `Function` is a vectorcall object: its instances hold a pointer to their wrapper, null until there is one, in which
-case CPython calls `__call__`. The wrapper reaches the C API through a table of pointers, so that its code is
+case CPython calls `__call__` (two more belong to `runtime.tensor_native`). The wrapper reaches the C API through a table of pointers, so that its code is
 position-independent and can be cached with the rest.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from aotdiff.runtime import interrupt
 
-_VECTORCALL, TABLE, SLOW, _BASIC_SIZE = 16, 24, 32, 40  # offsets in an instance
+VECTORCALL, TABLE, SLOW, WRAPPER, RULES, _BASIC_SIZE = 16, 24, 32, 40, 48, 56  # offsets in an instance
 _ARRAY_NEW = 93  # index of PyArray_New in numpy's C API
 
 _ENTRIES = (
@@ -78,7 +78,7 @@ def base_type() -> type:
     """A type whose instances have room for the pointers; `object` where that is not possible."""
     if not supported():
         return object
-    members = (_Member * 2)((b"__vectorcalloffset__", 19, _VECTORCALL, 1, None))
+    members = (_Member * 2)((b"__vectorcalloffset__", 19, VECTORCALL, 1, None))
     slots = (_Slot * 2)((72, ctypes.addressof(members)))  # Py_tp_members
     spec = _Spec(b"aotdiff.runtime.fastcall.Callable", _BASIC_SIZE, 0, _BASETYPE | _DEFAULT, slots)
     _kept.extend([members, slots, spec])
@@ -103,7 +103,7 @@ def install(function: Any, address: int) -> None:
     at = id(function)
     ctypes.c_void_p.from_address(at + SLOW).value = id(slow)
     ctypes.c_void_p.from_address(at + TABLE).value = _table()
-    ctypes.c_void_p.from_address(at + _VECTORCALL).value = address
+    ctypes.c_void_p.from_address(at + VECTORCALL).value = address
 
 
 _table_cells: Any = None
