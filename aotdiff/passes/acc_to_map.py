@@ -383,7 +383,7 @@ class _Converter:
             if part.places is not None:
                 continue
             if not part.at:
-                total = part.value if _is_zero(total) else b.add(total, part.value)
+                total = part.value if is_zero(total) else b.add(total, part.value)
             else:
                 total = b.update(total, b.add(b.read(total, *part.at), part.value), *part.at)
         return total
@@ -391,7 +391,7 @@ class _Converter:
     def add_maps(self, b: Builder, init: Value, maps: list[_Part]) -> Value:
         if not maps:
             return init
-        zero = _is_zero(init)
+        zero = is_zero(init)
         if zero and len(maps) == 1 and maps[0].is_whole():
             return maps[0].value
 
@@ -406,11 +406,11 @@ class _Converter:
         return b.par(b.dims(init), ["map"], element)[0]
 
 
-def _is_zero(value: Value) -> bool:
+def is_zero(value: Value) -> bool:
     """A zero scalar, or an array filled with zeros."""
     op = value.op
     if op is not None and op.name == "par" and op.attrs["kinds"][value.index] == "map":
-        return _is_zero(op.regions[0].yielded[value.index])
+        return is_zero(op.regions[0].yielded[value.index])
     return constant(value) == 0.0
 
 

@@ -86,14 +86,14 @@ class _Plan:
                 if reads is not None and op.name == "read":
                     assert v.op is not None
                     reads.count += 1
-                    reads.once &= _once_per_element(op.operands[1:], around[self.depth[v.op] :])
+                    reads.once &= once_per_element(op.operands[1:], around[self.depth[v.op] :])
                 continue
             if v in self.reads:
                 self.reads[v].whole = True
             self.consumed.add(v)
 
 
-def _once_per_element(indices: list[Value], loops: list[tuple[Op, Region]]) -> bool:
+def once_per_element(indices: list[Value], loops: list[tuple[Op, Region]]) -> bool:
     """Whether each iteration of these loops reads another element: each loop index alone in a place of the index."""
     places = [found for v in indices for found in [_loop_index(v)]]
     for op, region in loops:
@@ -232,9 +232,19 @@ class _Fuser:
         assert array.op is not None
         if reads.whole or body.row_cost > CHEAP:
             return False
-        if self.plan.goes(array.op):
+        if self.plan.goes(array.op) and self.shares_little(array.op):
             return not (body.loops and array.op.attrs["rank"] > 1)
         return reads.count <= MOST_READS and body.cost <= (CHEAP if reads.once else CHEAPEST)
+
+    def shares_little(self, op: Op) -> bool:
+        """Whether computing the results of a `par` each by itself is hardly more work."""
+        read = [r for r in op.results if self.plan.reads[r].count]
+        if len(read) <= 1:
+            return True
+        slices = [self.slice_of(r) for r in read]
+        if any(s is None for s in slices):
+            return False
+        return sum(s.cost + s.row_cost for s in slices if s is not None) <= body_cost(op.regions[0].ops) + CHEAP
 
     def slice_of(self, array: Value) -> _Slice | None:
         if array not in self.slices:

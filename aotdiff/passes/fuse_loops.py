@@ -18,6 +18,7 @@ from aotdiff.passes.registry import register_local
 
 _FLAT = ("read", "dim", "shaped", "yield", "if", "accum")
 _LARGEST = 200
+_SMALL = 12
 # How many `par`s back in a region one is looked for to join.
 _BACK = 8
 
@@ -81,7 +82,10 @@ class _Joiner:
     def may_join(self, first: _Loop, second: _Loop, ops: list[Op | None]) -> bool:
         results = set(first.op.results)
         used = results & second.free
-        if first.size + second.size > _LARGEST or first.adds != second.adds:
+        if first.size + second.size > _LARGEST:
+            return False
+        # Loops that scatter are left apart from others, unless an array goes away.
+        if first.adds != second.adds and not (used and (second.adds or second.size <= _SMALL)):
             return False
         if not used and first.reads.isdisjoint(second.reads) and first.handles.isdisjoint(second.handles):
             return False

@@ -18,12 +18,14 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     cse,
     dce,
     drop_unused,
+    forward_accumulators,
     fuse,
     fuse_loops,
     hoist,
     induction,
     inline,
     lift_accumulators,
+    merge_accumulators,
     sink,
     strip,
     unroll,
@@ -41,7 +43,7 @@ CLEANUP = ("canonicalize", "cse", "dce")
 _SCALAR = ("drop-unused-functions", "strip", "inline-small", *CLEANUP, "drop-unused-functions")
 _LOOPS = (
     *("induction", "bounds", *CLEANUP, "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
-    *("lift-accumulators", "acc-to-map", *CLEANUP),
+    *("merge-accumulators", "forward-accumulators", "lift-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "acc-to-map", *CLEANUP),
     *("hoist", *CLEANUP),
