@@ -16,15 +16,19 @@ _COSTS = {
 }  # fmt: skip
 _SLOW_IN_LANES = ("lgamma", "digamma", "polygamma", "sinc")
 MATHS = set(SCALAR_OPS) - set(_COSTS)
-_SEVERAL = 4  # how many vectors a strip may take where each has little to do
 _USUAL_COUNT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A `par` in strips: how many lanes, the values that differ between them, accumulators made inside."""
+    """A `par` in strips.
+
+    lanes: of one vector. several: vectors taken at once while there are iterations enough. varying: values that
+    differ between lanes. local: accumulators made inside.
+    """
 
     lanes: int
+    several: int
     varying: set[Value]
     local: set[Value]
 
@@ -43,7 +47,15 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
     if not _supported(region, flow.varying):
         return None
     one, many = _Cost(flow, lanes, {region.args[-1]: 1}).both(region)
-    return Plan(lanes, flow.varying, flow.local) if many < 0.8 * one else None
+    return Plan(lanes, _several(region, flow.varying), flow.varying, flow.local) if many < 0.8 * one else None
+
+
+def _several(region: Region, varying: set[Value]) -> int:
+    """How many vectors a strip takes: several where the next operation would otherwise wait for the one before."""
+    work = sum(1 for op in region.walk() if op.results and op.results[0] in varying)
+    if any(op.name in ("par", "for", "while") for op in region.ops):
+        return 4 if work <= 24 else 1
+    return 2 if work <= 64 else 1
 
 
 def _worth_a_look(op: Op) -> bool:

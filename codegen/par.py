@@ -189,8 +189,8 @@ class Reduction:
 class Level:
     """One loop of the nest: header with the index and the accumulators."""
 
-    def __init__(self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int = 1):
-        self.step = step
+    def __init__(self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int = 1, start: str = "0"):
+        self.step, self.start = step, start
         self.head, self.body, self.exit = fe.label("par"), fe.label("body"), fe.label("done")
         self.before = fe.block_name
         self.starts = states
@@ -205,7 +205,7 @@ class Level:
     def close(self, fe: FunctionEmitter, following: list[str]) -> None:
         """Back to the header with the accumulators of this iteration; then stand behind the loop."""
         step = fe.op(f"add nuw nsw i64 {self.index}, {self.step}")
-        lines = [f"{self.index} = phi i64 [ 0, %{self.before} ], [ {step}, %{fe.block_name} ]"]
+        lines = [f"{self.index} = phi i64 [ {self.start}, %{self.before} ], [ {step}, %{fe.block_name} ]"]
         for name, (type_, start), new in zip(self.accumulators, self.starts, following, strict=True):
             lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
         fe.fill(self.hole, *lines)

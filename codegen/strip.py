@@ -330,57 +330,70 @@ def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
 
 
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, str]], linear: str) -> list[str]:
-    """The innermost loop of a `par`: whole strips, then one with the lanes that are left. Gives the accumulators."""
-    lanes = plan.lanes
-    main = fe.op(f"and i64 {nest.lead[-1]}, {-lanes}")
-    wide = [Reduction(r.kind, r.type, lanes) for r, _ in nest.reductions]
-    level = Level(fe, main, [s for r in wide for s in r.starts(fe)], step=lanes)
-    level.close(fe, _Body(fe, nest, plan, wide, linear, level.index).emit(level.accumulators, []))
-    rest, done, before = fe.label("rest"), fe.label("whole"), fe.block_name
-    left = fe.op(f"sub i64 {nest.lead[-1]}, {main}")
-    fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
-    fe.start(rest)
-    numbers = "<" + ", ".join(f"i64 {n}" for n in range(lanes)) + ">"
-    active = fe.op(f"icmp slt <{lanes} x i64> {numbers}, {fe.splat(left, 'i64', lanes)}")
-    last = _Body(fe, nest, plan, wide, linear, main).emit(level.accumulators, [active])
-    after = fe.block_name
-    fe.jump(done)
-    fe.start(done)
-    types = [t for r in wide for t, _ in r.starts(fe)]
-    vectors = [
-        fe.phi(t, (a, before), (b, after)) for t, a, b in zip(types, level.accumulators, last, strict=True)
-    ]
-    joined: list[str] = []
-    for r in wide:
-        here = slice(len(joined), len(joined) + r.width)
-        start = [name for _, name in states[here]]
-        if r.width == 2:
-            joined += _horizontal_index(fe, r, vectors[here], lanes, start)
-        else:
-            joined.append(horizontal(fe, r.kind, r.type, vectors[here][0], lanes, start[0]))
-    return joined
+    """The innermost loop of a `par`: strips of several vectors, strips of one, the lanes that are left.
+
+    Gives the accumulators.
+    """
+    start, state = "0", [name for _, name in states]
+    if plan.several > 1:
+        body = _Body(fe, nest, plan, plan.lanes * plan.several, linear)
+        start, vectors = body.whole(start)
+        state = body.joined(vectors, state)
+    body = _Body(fe, nest, plan, plan.lanes, linear)
+    main, vectors = body.whole(start)
+    return body.joined(body.rest(main, vectors), state)
 
 
-@dataclass(slots=True)
 class _Body:
-    """One strip, beginning at iteration `base`."""
+    """The body of a `par`, for so many lanes."""
 
-    fe: FunctionEmitter
-    nest: Nest
-    plan: Plan
-    wide: list[Reduction]
-    linear: str
-    base: str
+    def __init__(self, fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str):
+        self.fe, self.nest, self.plan, self.lanes, self.linear = fe, nest, plan, lanes, linear
+        self.wide = [Reduction(r.kind, r.type, lanes) for r, _ in nest.reductions]
 
-    def emit(self, state: list[str], masks: list[str]) -> list[str]:
-        """Gives the new accumulators."""
-        fe, nest, lanes = self.fe, self.nest, self.plan.lanes
+    def whole(self, start: str) -> tuple[str, list[str]]:
+        """All whole strips from an iteration on: (the iteration behind them, accumulators)."""
+        fe = self.fe
+        main = fe.op(f"and i64 {self.nest.lead[-1]}, {-self.lanes}")
+        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes, start)
+        level.close(fe, self.strip(level.index, level.accumulators, []))
+        return main, level.accumulators
+
+    def rest(self, main: str, state: list[str]) -> list[str]:
+        """What is left after `main` iterations, in one strip with some lanes idle."""
+        fe, lanes = self.fe, self.lanes
+        rest, done, before = fe.label("rest"), fe.label("whole"), fe.block_name
+        left = fe.op(f"sub i64 {self.nest.lead[-1]}, {main}")
+        fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
+        fe.start(rest)
+        numbers = "<" + ", ".join(f"i64 {n}" for n in range(lanes)) + ">"
+        active = fe.op(f"icmp slt <{lanes} x i64> {numbers}, {fe.splat(left, 'i64', lanes)}")
+        last = self.strip(main, state, [active])
+        after = fe.block_name
+        fe.jump(done)
+        fe.start(done)
+        types = [t for r in self.wide for t, _ in r.starts(fe)]
+        return [fe.phi(t, (a, before), (b, after)) for t, a, b in zip(types, state, last, strict=True)]
+
+    def joined(self, vectors: list[str], state: list[str]) -> list[str]:
+        """Accumulators of the lanes joined with those of the iterations before."""
+        joined: list[str] = []
+        for r in self.wide:
+            here = slice(len(joined), len(joined) + r.width)
+            if r.width == 2:
+                joined += _horizontal_index(self.fe, r, vectors[here], self.lanes, state[here])
+            else:
+                joined.append(horizontal(self.fe, r.kind, r.type, vectors[here][0], self.lanes, state[here][0]))
+        return joined
+
+    def strip(self, base: str, state: list[str], masks: list[str]) -> list[str]:
+        """One strip, beginning at iteration `base`; gives the new accumulators."""
+        fe, nest, lanes = self.fe, self.nest, self.lanes
         index = nest.region.args[-1]
-        fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: self.base}, masks)
+        fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: base}, masks)
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
-        first = fe.splat(self.base, "i64", lanes)
-        fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {first}, <{numbers}>")
-        at = self.base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), self.base)
+        fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
+        at = base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), base)
         scope = fe.enter(nest.region)
         fe.run(scope)
         following = self._join(state, at)
