@@ -206,7 +206,7 @@ def flat_leaves(value: Any) -> list[Any]:
 class Calls:
     """What calls of one function with tensors need: made once per function."""
 
-    __slots__ = ("cells", "function", "generic", "nested", "params", "result", "rules", "single")
+    __slots__ = ("cells", "floats", "function", "generic", "nested", "params", "result", "rules", "single")
 
     def __init__(self, f: Function) -> None:
         interface = f.interface
@@ -214,6 +214,7 @@ class Calls:
         self.nested = any(isinstance(p.kind, Group) for p in interface.parameters)
         self.params = [leaf for p in interface.parameters for leaf in leaves(p.kind)]
         self.result = interface.result
+        self.floats = sum(leaf.is_float for leaf in leaves(self.result))
         self.single = isinstance(self.result, Leaf) and self.result == Leaf("f64")
         self.generic = f._generic
         self.rules: dict[Any, CallRule] = {}
@@ -293,7 +294,7 @@ def call(f: Function, args: Sequence[Any], out: Any = None) -> Any:
 
 
 def _recorded(calls: Calls, made: Any, mask: int, real: str, args: Sequence[Any]) -> Any:
-    node = record(calls, mask, real, args) if mask and mode.enabled else None
+    node = record(calls, mask, real, args) if mask and calls.floats and mode.enabled else None
     if calls.single:
         return Tensor(made, node)
     return _results(calls, made, node, real)
@@ -313,7 +314,7 @@ def _call_nested(calls: Calls, args: Sequence[Any]) -> Any:
     mask = sum(1 << k for k, a in enumerate(flat) if type(a) is Tensor and a._needs)
     real = calls.real(args)
     made = runner(calls.function, real)(*raw)
-    node = record(calls, mask, real, flat) if mask and mode.enabled else None
+    node = record(calls, mask, real, flat) if mask and calls.floats and mode.enabled else None
     return _results(calls, made, node, real)
 
 
@@ -368,17 +369,16 @@ def _results(calls: Calls, made: Any, node: Node | None, real: str) -> Any:
     """The results as tensors, float ones with their place in the graph."""
     kind = calls.result
     flat = [made] if isinstance(kind, Leaf) else flat_leaves(made)
-    floats = sum(leaf.is_float for leaf in leaves(kind))
     tensors, likes = [], []
     for value, leaf in zip(flat, leaves(kind), strict=True):
         if not leaf.sizes and leaf.element != "f64":
             value = np.array(value, DTYPES[real if leaf.element == "real" else leaf.element])
         edge = None
         if node is not None and leaf.is_float:
-            edge = node if floats == 1 else Slot(node, len(likes))
+            edge = node if calls.floats == 1 else Slot(node, len(likes))
             likes.append((np.shape(value), np.asarray(value).dtype))
         tensors.append(wrap(value, edge))
-    if floats > 1 and node is not None:
+    if calls.floats > 1 and node is not None:
         node.likes = likes
     return nest(kind, iter(tensors))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from aotdiff.runtime.function import Function
 
@@ -47,7 +47,8 @@ def library(name: str, element: str) -> Function:
 # Element by element ------------------------------------------------------------------------------------------------
 
 
-def joined(shapes: Sequence[Shape]) -> tuple[Shape, tuple[int, ...], list[Shape]]:
+@lru_cache(4096)
+def joined(shapes: tuple[Shape, ...]) -> tuple[Shape, tuple[int, ...], tuple[Shape, ...]]:
     """Broadcast shapes: the result's shape, the roles of the joined axes, and each operand's shape over them.
 
     The role of an axis has bit p set if operand p runs along it; axes of size 1 are left out.
@@ -69,7 +70,7 @@ def joined(shapes: Sequence[Shape]) -> tuple[Shape, tuple[int, ...], list[Shape]
             roles.append(role)
             sizes.append(size)
     views = [tuple([n for n, role in zip(sizes, roles) if role >> p & 1]) for p in range(len(shapes))]
-    return out, tuple(roles), views
+    return out, tuple(roles), tuple(views)
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:

@@ -73,8 +73,20 @@ def convert(t: Tensor, dtype: np.dtype) -> Tensor:
 # Element by element ----------------------------------------------------------------------------------------------
 
 
+_numbers: dict[str, Function] = {}  # kernels for float64 numbers, by operator
+
+
+def _number(value: Any) -> bool:
+    """Whether it is a float64 number of no dimensions, or a Python float."""
+    return type(value) is float or (type(value) is Tensor and type(value._data) is float)
+
+
 def binary(name: str, left: Any, right: Any, otherwise: Any = None) -> Any:
     """An operator of two operands with broadcasting; `otherwise` is given back for what is no operand."""
+    if _number(left) and _number(right):
+        f = _numbers.get(name)
+        if f is not None:
+            return f(left, right)
     a, b = _operand(left), _operand(right)
     if a is None or b is None:
         if otherwise is not None or a is None:
@@ -90,11 +102,16 @@ def binary(name: str, left: Any, right: Any, otherwise: Any = None) -> Any:
     function = _NAMES.get(name, name)
     if dtype == _I64:
         function += "_i64"
+    elif dtype == _F64 and _number(a) and _number(b) and name not in _COMPARISONS:
+        _numbers[name] = kernels.elementwise(function, (), (element, element), element)
     return _elementwise(function, [a, b], (element, element), "bool" if name in _COMPARISONS else element)
 
 
 def unary(name: str, t: Tensor) -> Tensor:
     """A function of each element."""
+    f = _numbers.get(name) if type(t._data) is float else None
+    if f is not None:
+        return f(t)
     if t.dtype == _BOOL and name == "invert":
         return wrap(np.logical_not(t._data))
     dtype = _common((t,))
@@ -108,6 +125,8 @@ def unary(name: str, t: Tensor) -> Tensor:
     function = _OWN.get(name, name)
     if dtype == _I64 and function in ("negative", "clone"):
         function += "_i64"
+    elif _number(t) and name not in _TESTS:
+        _numbers[name] = kernels.elementwise(function, (), (element,), element)
     return _elementwise(function, [t], (element,), "bool" if name in _TESTS else element)
 
 
@@ -129,11 +148,12 @@ def power(base: Any, exponent: Any) -> Any:
 
 
 def _elementwise(name: str, operands: list[Any], elements: tuple[str, ...], result: str) -> Tensor:
-    if all(type(v) is not Tensor or type(v._data) is float for v in operands):
-        return _run(kernels.elementwise(name, (), elements, result), operands, None, None, result)
-    shapes = [v.shape if type(v) is Tensor else () for v in operands]
+    shapes = tuple([v.shape if type(v) is Tensor else () for v in operands])
     out, roles, views = kernels.joined(shapes)
-    return _run(kernels.elementwise(name, roles, elements, result), operands, views, out, result)
+    f = kernels.elementwise(name, roles, elements, result)
+    if views == shapes and out == tuple([n for n in out if n != 1]) and len(out) == len(roles):
+        return f(*operands)  # nothing to reshape: a call like any other
+    return _run(f, operands, views, out, result)
 
 
 def _run(f: Function, operands: Sequence[Any], views: Any, out: Shape | None, result: str) -> Tensor:

@@ -65,6 +65,7 @@ def test_b5_integer_and_bool_results():
     above = x > 1
     assert above.requires_grad is False and above.dtype == np.bool_ and above.tolist() == [False, True, True]
     assert x.argmax().requires_grad is False
+    assert module.above0(T(2.0)).requires_grad is False and module.above0(T(2.0)).item() is True
 
 
 def test_b6_switching_off_a_non_leaf():
