@@ -24,12 +24,14 @@ def has_rule(func: Func) -> bool:
 class CallFlow:
     """What `Activity` asks about calls, with a memory."""
 
-    __slots__ = ("module", "_known", "_running")
+    __slots__ = ("module", "_known", "_pending", "_askers", "_current")
 
     def __init__(self, module: Module):
         self.module = module
         self._known: dict[_Key, Flags] = {}
-        self._running: list[_Key] = []
+        self._pending: list[_Key] = []
+        self._askers: dict[_Key, set[_Key]] = {}
+        self._current: _Key | None = None
 
     def activity(self, func: Func, varied: Flags, seeded: Flags, live: Flags) -> Activity:
         """Activity of a function; flags are per parameter, per result, and per parameter that is a handle."""
@@ -54,24 +56,30 @@ class CallFlow:
         return list(self._solve(("useful", func.name, plain, tuple(flags))))
 
     def _solve(self, key: _Key) -> Flags:
-        known = self._known
-        if key in known:
-            return known[key]
-        func = self.module.funcs[key[1]]
+        """The answer; inside the computation of another one, the answer so far."""
+        if key not in self._known:
+            func = self.module.funcs[key[1]]
+            count = len(func.result_types) + sum(isinstance(p.type, Acc) for p in func.params)
+            self._known[key] = (False,) * (count if key[0] == "varied" else len(func.params))
+            self._pending.append(key)
+        if self._current is not None:
+            self._askers.setdefault(key, set()).add(self._current)
+            return self._known[key]
+        while self._pending:
+            self._improve(self._pending.pop())
+        return self._known[key]
+
+    def _improve(self, key: _Key) -> None:
+        """Compute an answer from the answers so far; whoever asked for it is computed again if it grew."""
+        self._current = key
         compute: Callable[[Func, _Key], Flags] = self._varied if key[0] == "varied" else self._useful
-        count = len(func.result_types) + sum(isinstance(p.type, Acc) for p in func.params)
-        known[key] = (False,) * (count if key[0] == "varied" else len(func.params))
-        self._running.append(key)
-        while (found := compute(func, key)) != known[key]:
-            # Whatever was concluded from the old answer is concluded again.
-            for other in [k for k in known if k not in self._running]:
-                del known[other]
-            known[key] = found
-        self._running.pop()
-        if self._running:
-            # Conclusions that rest on an unfinished answer are not kept.
-            del known[key]
-        return found
+        found, before = compute(self.module.funcs[key[1]], key), self._known[key]
+        self._current = None
+        # A question asked with more flags may have been answered less so far: what was found stays found.
+        grown = tuple(a or b for a, b in zip(found, before, strict=True))
+        if grown != before:
+            self._known[key] = grown
+            self._pending += sorted(k for k in self._askers.get(key, ()) if k not in self._pending)
 
     def _varied(self, func: Func, key: _Key) -> Flags:
         none = (False,) * len(func.params)

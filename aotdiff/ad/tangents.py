@@ -13,12 +13,13 @@ from aotdiff.ir.types import Acc, Array, Record, Scalar, Type
 class Tangents:
     """Tangent types for one analysis: that of a residual record has a field per active field of the record."""
 
-    __slots__ = ("module", "dependence", "_records")
+    __slots__ = ("module", "dependence", "_records", "_open")
 
     def __init__(self, module: Module, dependence: Dependence):
         self.module = module
         self.dependence = dependence
         self._records: dict[str, Record] = {}
+        self._open: set[str] = set()
 
     def signature(self) -> tuple:
         """Distinguishes analyses in which records have different active fields."""
@@ -58,8 +59,12 @@ class Tangents:
         return b.fill(b.const(0.0, type_.element), b.dims(value))
 
     def _zero_record(self, b: Builder, value: Value, record: Record) -> Value:
+        if record.name in self._open:
+            raise NotImplementedError(f"the zero tangent of a record that contains itself: {record.name}")
+        self._open.add(record.name)
         fields = b.emit("record_unpack", [value], self.module.records[record.name]).results
         mask = self.dependence.record_mask(record.name)
         zeros = [self.zero(b, fields[i]) for i in mask]
+        self._open.remove(record.name)
         tangent = self._record(record)
         return b.emit("record_make", zeros, [tangent], {"record": tangent.name}).result

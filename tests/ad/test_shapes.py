@@ -195,3 +195,70 @@ def test_second_order_of_loops(m):
     assert same(m.s18.hessian()(2.0, 5), 160.0)
     assert same(m.s14.hessian()(2.0), 6 * 2.0 + 2.0)
     assert math.isclose(m.s9.grad().grad()(2.0), -0.25 * 2.0**-1.5, rel_tol=1e-9)
+
+
+RECURSIVE = """
+fn tree(x: f64[n], lo: i64, hi: i64) -> f64 {
+    if hi - lo == 1 { sin(x[lo]) * x[0] } else {
+        let mid = (lo + hi) // 2
+        let a = tree(x, lo, mid)
+        let b = tree(x, mid, hi)
+        a * b + exp(0.1 * a) + x[lo]
+    }
+}
+fn divided(x: f64[n]) -> f64 = tree(x, 0, n)
+
+fn push(x: f64[n], k: i64) -> f64[n] {
+    if k == 0 { x } else {
+        var y = x
+        y[k % n] = sin(y[(k + 1) % n]) * y[k % n]
+        push(y, k - 1)
+    }
+}
+fn pushed(x: f64[n]) -> f64 = sum(push(x, 7))
+
+fn even(x: f64, n: i64) -> f64 { if n == 0 { x } else { sin(odd(x * 1.1, n - 1)) } }
+fn odd(x: f64, n: i64) -> f64 { if n == 0 { 0.5 } else { x * even(x, n - 1) } }
+fn mutual(x: f64[n]) -> f64 = sum(even(x[i], i) for i in 0..n)
+
+fn inner(x: f64[n], k: i64) -> (f64, i64, f64[n]) {
+    if k == 0 { (x[0], 0, x) } else {
+        let (s, c, v) = inner(x * 0.9 , k - 1)
+        (s * x[k % n], c + 1, v * s)
+    }
+}
+fn several(x: f64[n]) -> f64 {
+    let (s, c, v) = inner(x, 4)
+    s * f64(c) + sum(v * v)
+}
+export divided
+export pushed
+export mutual
+export several
+"""
+
+
+@pytest.fixture(scope="module")
+def recursive():
+    return ad.compile_source(RECURSIVE)
+
+
+@pytest.mark.parametrize("name", ["divided", "pushed", "mutual", "several"])
+def test_recursion_in_every_mix_of_modes(recursive, name):
+    f, rng = getattr(recursive, name), np.random.default_rng(0)
+    x, u = rng.uniform(0.5, 1.5, 5), rng.uniform(-1, 1, 5)
+
+    def slope(g, h=1e-4):
+        first, second = (np.asarray(g(x + k * h * u)) - g(x - k * h * u) for k in (1, 2))
+        return (8 * first - second) / (12 * h)
+
+    gradient = f.grad()
+    assert np.allclose(gradient(x) @ u, slope(f), rtol=1e-9)
+    assert np.allclose(f.jvp()(x, u), gradient(x) @ u, rtol=1e-12)
+    product = f.hvp()(x, u)
+    assert np.allclose(product, slope(gradient), rtol=1e-8, atol=1e-9)
+    assert np.allclose(gradient.vjp()(x, u), product, rtol=1e-12, atol=1e-13)
+    assert np.allclose(f.hessian()(x) @ u, product, rtol=1e-12, atol=1e-13)
+    third = f.hvp().jvp(wrt="x")(x, u, u)
+    assert np.allclose(third, slope(lambda y: f.hvp()(y, u)), rtol=1e-7, atol=1e-8)
+    assert np.allclose(gradient.vjp().vjp(wrt="x")(x, u, u), third, rtol=1e-11, atol=1e-12)
