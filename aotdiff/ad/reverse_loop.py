@@ -45,7 +45,7 @@ class _Map:
 
 
 class _Loop:
-    """`carried`: which carries have adjoints; `adjoints`: those of their values after the iterations not yet reversed."""
+    """`carried`: which carries have adjoints; `adjoints`: of their values after the iterations not yet reversed."""
 
     def __init__(self, sw: Sweep, op: Op):
         self.sw = sw

@@ -1,8 +1,8 @@
 """Sizes of arrays as values, found without the array.
 
-A size follows updates, accumulators, carries and reshapes back to where it was given: an extent, an operand or a
-`dim` of a parameter. So an adjoint gets its shape without keeping a primal array alive. A carried array has the sizes of
-its init where the loop is seen to preserve them, which is decided by induction.
+A size follows updates, accumulators, carries and reshapes back to where it was given: an extent, an operand or a `dim`
+of a parameter. So an adjoint gets its shape without keeping a primal array alive. A carried array has the sizes of its
+init where the loop preserves them, which is decided by induction.
 """
 
 from __future__ import annotations
