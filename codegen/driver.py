@@ -8,63 +8,16 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import llvmlite.binding as llvm
-
 from aotdiff.codegen import cabi
 from aotdiff.codegen import target as targets
 from aotdiff.codegen.cabi import CFunction
+from aotdiff.codegen.loader import LOCK, CodegenError, Native, Options, load, target_machine
 from aotdiff.codegen.module import ModuleText
-from aotdiff.codegen.text import ascii_name
+
 from aotdiff.ir.graph import Module
-
-_LOCK = threading.RLock()
-
-
-class CodegenError(Exception):
-    """LLVM refused what was emitted: a fault of the compiler."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to compile. cpu: "native", "generic" or a name LLVM knows; triple: None for this machine.
-
-    strips: several iterations of a `par` at once where its body has loops (from opt 2).
-    """
-
-    opt: int = 3
-    fast_math: bool = False
-    cpu: str = "native"
-    triple: str | None = None
-    vector_math: bool = True
-    strips: bool = True
-
-    def key(self) -> str:
-        """What object code depends on besides the graph."""
-        cpu = f"{llvm.get_host_cpu_name()}+{_features(self)}" if self.cpu == "native" else self.cpu
-        parts = (self.opt, self.fast_math, cpu, self.triple or llvm.get_process_triple(), self.vector_math, self.strips)
-        return f"{llvm.llvm_version_info}:{parts}"
-
-
-@functools.cache
-def _initialize() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-
-
-@functools.cache
-def _initialize_all() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-
-
-def _features(options: Options) -> str:
-    return llvm.get_host_cpu_features().flatten() if options.cpu == "native" and options.triple is None else ""
-
 
 _AVX2 = ("x86-64-v3", "haswell", "broadwell", "skylake", "alderlake", "raptorlake", "znver1", "znver2", "znver3")
 _AVX512 = (
@@ -79,27 +32,6 @@ def _feature_set(options: Options, triple: str) -> dict[str, bool]:
         return targets.host_features()
     wide = options.cpu in _AVX512
     return {"sse2": True, "avx2": wide or options.cpu in _AVX2, "avx512f": wide, "neon": True}
-
-
-@functools.cache
-def target_machine(options: Options) -> llvm.TargetMachine:
-    return _new_machine(options)
-
-
-def _new_machine(options: Options) -> llvm.TargetMachine:
-    _initialize()
-    triple = options.triple or llvm.get_process_triple()
-    if options.triple is not None:
-        _initialize_all()
-    cpu = llvm.get_host_cpu_name() if options.cpu == "native" and options.triple is None else options.cpu
-    cpu = "generic" if cpu == "native" else cpu
-    try:
-        target = llvm.Target.from_triple(triple)
-    except RuntimeError as error:
-        raise CodegenError(f"unknown target `{triple}`: {error}") from None
-    return target.create_target_machine(
-        cpu=cpu, features=_features(options), opt=options.opt, reloc="pic", codemodel="small"
-    )
 
 
 def exported(module: Module, exports: Sequence[str] | None) -> list[str]:
@@ -131,7 +63,7 @@ def library_llvm(module: Module, functions: Sequence[CFunction], options: Option
 def optimised(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> llvm.ModuleRef:
     """The LLVM module after optimisation."""
     options = options or Options()
-    with _LOCK:
+    with LOCK:
         return optimise(emit_llvm(module, exports, options), options)
 
 
@@ -157,7 +89,7 @@ def optimise(text: str, options: Options) -> llvm.ModuleRef:
 def assembly(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> str:
     """Machine code as text."""
     options = options or Options()
-    with _LOCK:
+    with LOCK:
         return target_machine(options).emit_assembly(optimised(module, exports, options))
 
 
@@ -170,48 +102,8 @@ def object_bytes(module: Module, exports: Sequence[str] | None = None, options: 
 def object_from(text: str, options: Options | None = None) -> bytes:
     """An object file of LLVM IR: what `emit_llvm` gives, perhaps with functions added."""
     options = options or Options()
-    with _LOCK:
+    with LOCK:
         return target_machine(options).emit_object(optimise(text, options))
-
-
-class Native:
-    """Machine code in memory, alive as long as this object."""
-
-    def __init__(self, engine: llvm.ExecutionEngine):
-        self._engine = engine
-
-    def address(self, name: str) -> int:
-        """Address of the native entry of an exported function; KeyError if there is none."""
-        return self._find(ascii_name(f"aotdiff.{name}"))
-
-    @property
-    def release(self) -> int:
-        """Address of `void release(context *)`, which gives a context's workspace back."""
-        return self._find("aotdiff.release")
-
-    def _find(self, symbol: str) -> int:
-        with _LOCK:
-            # get_function_address takes ASCII only
-            found = llvm.ffi.lib.LLVMPY_GetFunctionAddress(self._engine, symbol.encode())
-        if not found:
-            raise KeyError(symbol)
-        return found
-
-
-def load(data: bytes, options: Options | None = None) -> Native:
-    """Object code made by `object_bytes` on a machine like this one."""
-    options = options or Options()
-    with _LOCK:
-        machine = _new_machine(options)  # the engine becomes its owner
-        targets.libmvec()
-        empty = llvm.parse_assembly(f'target triple = "{machine.triple}"')
-        engine = llvm.create_mcjit_compiler(empty, machine)
-        try:
-            engine.add_object_file(llvm.ObjectFileRef.from_data(data))
-        except RuntimeError as error:
-            raise CodegenError(f"LLVM refused the object code: {error}") from None
-        engine.finalize_object()
-    return Native(engine)
 
 
 def jit(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> Native:

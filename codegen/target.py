@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
-
+from aotdiff.codegen.loader import libmvec
 from aotdiff.codegen.values import LLVM_TYPES
 
 if TYPE_CHECKING:
@@ -40,16 +40,6 @@ _ARM = (VectorClass("n", 128, "neon"),)
 @functools.cache
 def host_features() -> dict[str, bool]:
     return dict(llvm.get_host_cpu_features())
-
-
-@functools.cache
-def libmvec() -> object | None:
-    """glibc's vector maths of this machine, loaded so that compiled code finds it; None if there is none."""
-    try:
-        llvm.load_library_permanently("libmvec.so.1")
-    except RuntimeError:
-        return None
-    return llvm.address_of_symbol
 
 
 @functools.cache

@@ -6,9 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from aotdiff.codegen.driver import Options as CodeOptions
-from aotdiff.codegen.driver import load as load_object
-from aotdiff.codegen.driver import object_from
+from aotdiff.codegen.loader import load as load_object
 from aotdiff.runtime import cache, interrupt
 from aotdiff.runtime.binding import Binder
 from aotdiff.runtime.collection import Collection
@@ -60,7 +58,9 @@ def _interrupt_code() -> Callable[[str], int]:
     key = cache.key("interrupt", cache.compiler_version(), cache.machine())
     data = cache.get(key)
     if data is None:
-        data = object_from(interrupt.HANDLER_TEXT, CodeOptions(opt=1))
+        from aotdiff.codegen import driver
+
+        data = driver.object_from(interrupt.HANDLER_TEXT, driver.Options(opt=1))
         cache.put(key, data)
     loaded = load_object(data)
     return lambda symbol: loaded.address(symbol.removeprefix("aotdiff."))
