@@ -30,6 +30,8 @@ _CHEAP = frozenset(
 _MIDDLE = {"div": 3, "ratio": 3, "sqrt": 3, "floordiv": 4, "mod": 4, "ipow": 4}
 
 _SCALAR = {"par": 60.0, "for": 4.0, "while": 4.0, "call": 2.0}
+# An element of an array that the program makes anyway: dearer than plain arithmetic, cheaper than a transcendental.
+_RESULT = 8.0
 _BRANCH_SCALAR = {"par": 8.0, "for": 4.5, "while": 4.5, "": 0.5}
 _BRANCH_ARRAY = {"par": 2000.0, "for": 32.0, "while": 32.0, "": 1.0}
 
@@ -47,6 +49,8 @@ class Costs:
     def keep(self, value: Value, op: Op) -> float:
         """Of keeping a value of a region of `op` beyond it."""
         if not isinstance(value.type, Array):
+            if op.name == "par" and _is_result(value, op):
+                return _RESULT
             return _BRANCH_SCALAR[self._around(op)] if op.name == "if" else _SCALAR[op.name]
         if not self.freshness.fresh(value):
             return SPOILS_LOOP
@@ -83,6 +87,12 @@ class Costs:
     def _around(self, op: Op) -> str:
         """The loop around a branch."""
         return next((o.name for o in self._enclosing(op) if o.name in ("par", "for", "while")), "")
+
+
+def _is_result(value: Value, par: Op) -> bool:
+    """Whether a map result of the `par` holds the value."""
+    kinds = par.attrs["kinds"]
+    return any(v is value and kind == "map" for v, kind in zip(par.regions[0].yielded, kinds, strict=True))
 
 
 def free_values_of(op: Op) -> list[Value]:
