@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         object_from,
         optimised,
     )
-    from aotdiff.codegen.header import header
     from aotdiff.codegen.link import LinkError, find_compiler, shared_library
     from aotdiff.codegen.names import c_name, unique_names
 
@@ -50,7 +49,6 @@ _PLACES = {
     "object_bytes": "driver",
     "object_from": "driver",
     "optimised": "driver",
-    "header": "header",
     "LinkError": "link",
     "find_compiler": "link",
     "shared_library": "link",
@@ -71,7 +69,6 @@ __all__ = [
     "c_name",
     "emit_llvm",
     "find_compiler",
-    "header",
     "jit",
     "library_llvm",
     "load",

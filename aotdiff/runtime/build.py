@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from aotdiff.codegen import CArgument, CFunction, driver, header, library_llvm, unique_names
+from aotdiff.codegen import CArgument, CFunction, driver, library_llvm, unique_names
+from aotdiff.codegen.header import header
 from aotdiff.codegen.text import ascii_name, c_string
 from aotdiff.ir.graph import Module as Graph
 from aotdiff.runtime import fastcall_text, interrupt

@@ -8,21 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native import Compiled, NativeError
-
 from aotdiff.codegen import (
     CArgument,
     CFunction,
     Options,
     c_name,
     find_compiler,
-    header,
     library_llvm,
     object_from,
     shared_library,
     unique_names,
 )
+from aotdiff.codegen.header import header
+from aotdiff.codegen.header import header
 from aotdiff.codegen.names import ascii_spelling
+from native import Compiled, NativeError
+
 from aotdiff.ir.builder import new_func
 from aotdiff.ir.graph import Loc, Module
 from aotdiff.ir.types import BOOL, F64, I64, Array
@@ -75,15 +76,29 @@ def test_from_ctypes(library: Path) -> None:
     x, y = np.arange(3.0), np.zeros(3)
     total, no = ctypes.c_double(), ctypes.c_uint8(7)
     call = lambda n: lib.scale(  # noqa: E731
-        ctypes.c_void_p(x.ctypes.data), ctypes.c_double(2.0), ctypes.c_uint8(1), ctypes.c_int64(n),
-        ctypes.c_void_p(y.ctypes.data), ctypes.byref(total), ctypes.byref(no))
+        ctypes.c_void_p(x.ctypes.data),
+        ctypes.c_double(2.0),
+        ctypes.c_uint8(1),
+        ctypes.c_int64(n),
+        ctypes.c_void_p(y.ctypes.data),
+        ctypes.byref(total),
+        ctypes.byref(no),
+    )
     assert lib.aotdiff_last_error() == b""
     assert call(3) == 0
     np.testing.assert_allclose(y, 2 * np.exp(x), rtol=1e-14)
     assert total.value == 3.0 and no.value == 0
     assert call(1) == 1 and lib.aotdiff_last_error() == b"s.grad:3: only 1 elements"
     assert call(-1) == 2 and lib.aotdiff_last_error() == b"scale: size n is negative"
-    nothing = lib.scale(ctypes.c_void_p(x.ctypes.data), ctypes.c_double(2.0), ctypes.c_uint8(0), ctypes.c_int64(3), None, None, ctypes.byref(no))
+    nothing = lib.scale(
+        ctypes.c_void_p(x.ctypes.data),
+        ctypes.c_double(2.0),
+        ctypes.c_uint8(0),
+        ctypes.c_int64(3),
+        None,
+        None,
+        ctypes.byref(no),
+    )
     assert nothing == 0 and no.value == 1
     out = ctypes.c_double()
     assert lib.triangle(ctypes.c_int64(3), ctypes.c_void_p(x.ctypes.data), ctypes.byref(out)) == 0 and out.value == 9.0
@@ -118,8 +133,19 @@ int main(void) {
     compiler = find_compiler()
     assert compiler is not None
     binary = library / f"main-{language[0]}"
-    command = [*compiler, "-x", language, str(program), "-Wall", "-o", str(binary), f"-L{library}", "-ls", "-lpthread",
-               f"-Wl,-rpath,{library}"]
+    command = [
+        *compiler,
+        "-x",
+        language,
+        str(program),
+        "-Wall",
+        "-o",
+        str(binary),
+        f"-L{library}",
+        "-ls",
+        "-lpthread",
+        f"-Wl,-rpath,{library}",
+    ]
     if language == "c++":
         command.append("-lm")
     done = subprocess.run(command, capture_output=True, text=True)
@@ -134,16 +160,33 @@ def test_header_text() -> None:
     _, functions = _module()
     text = header(functions, "my-lib")
     assert "#ifndef AOTDIFF_MY_LIB_H" in text
-    assert ("int scale(const double *x, double s, uint8_t flag, int64_t n, double *y, double *total, uint8_t *no);"
-            in text)
+    assert (
+        "int scale(const double *x, double s, uint8_t flag, int64_t n, double *y, double *total, uint8_t *no);" in text
+    )
     assert "q: [d * (d - 1) // 2]" in text
     assert "int triangle(int64_t d, const double *q, double *out);" in text
 
 
 def test_names() -> None:
     assert [c_name(n) for n in ("gamma", "from", "class", "new", "f", "sinf", "lambda", "time")] == [
-        "gamma_", "from_", "class_", "new_", "f", "sinf_", "lambda_", "time_"]
-    assert [ascii_spelling(n) for n in ("α", "Δt", "gauß", "é", "x₁", "ﬁt", "变")] == ["alpha", "Deltat", "gauss", "e", "x1", "fit", "u53d8"]
+        "gamma_",
+        "from_",
+        "class_",
+        "new_",
+        "f",
+        "sinf_",
+        "lambda_",
+        "time_",
+    ]
+    assert [ascii_spelling(n) for n in ("α", "Δt", "gauß", "é", "x₁", "ﬁt", "变")] == [
+        "alpha",
+        "Deltat",
+        "gauss",
+        "e",
+        "x1",
+        "fit",
+        "u53d8",
+    ]
     assert unique_names(["α", "alpha", "if"]) == ["alpha", "alpha_2", "if_"]
 
 
