@@ -233,11 +233,19 @@ def _with_sizes(c: Canonicalizer, op: Op) -> list[Value] | None:
 def _like_operand(c: Canonicalizer, op: Op) -> list[Value] | None:
     _refine(op.result, dims_of(op.operands[0].type))
     before = op.operands[0].op
+    if op.name == "update" and _is_element(op.operands[1], op.operands[0], op.operands[2:]):
+        return [op.operands[0]]
     if op.name == "update" and before is not None and before.name == "update":
         # Where the array in between is used again, the one before it would live on and have to be copied.
         if before.operands[2:] == op.operands[2:] and c.used_once(before.result):
             op.operands[0] = before.operands[0]
     return None
+
+
+def _is_element(value: Value, array: Value, index: list[Value]) -> bool:
+    """Whether the value is the element that the array has there."""
+    op = value.op
+    return op is not None and op.name == "read" and op.operands[0] is array and op.operands[1:] == index
 
 
 def _read(c: Canonicalizer, op: Op) -> list[Value] | None:

@@ -3,8 +3,8 @@
     %row = withacc %zeros { ... accum %h, %v, %i ... }
     par (%j) { %e = read %row, %j; accum %outer, %e, %k, %j }
 
-becomes `accum %outer, %v, %k, %i`. This is what the adjoint of a slice in a loop looks like. It is done where each
-element of the array gets at most one addition from each place that adds, so that the number of additions does not grow.
+becomes `accum %outer, %v, %k, %i`. This is what the adjoint of a slice in a loop looks like. It is done where a place
+that adds goes from element to element: a sum that stays at one element is better made there first.
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ class _Forwarder:
             return None
         par, region = around[-1]
         additions = self.uses.get(read.result, [])
-        if len(additions) != 1 or additions[0].name != "accum" or additions[0].operands[1] is not read.result:
+        value = read.result
+        if len(additions) == 1 and additions[0].name == "neg":
+            value = additions[0].result
+            additions = self.uses.get(value, [])
+        if len(additions) != 1 or additions[0].name != "accum" or additions[0].operands[1] is not value:
             return None
         if additions[0] not in region.ops or read.operands[1:] != region.args:
             return None
@@ -122,7 +126,12 @@ class _Forwarder:
         """Whether a site adds to each element at most once."""
         if site.name != "accum":
             return False
-        return once_per_element(site.operands[2:], self.around[site][level + 1 :])
+        loops = [(op, region) for op, region in self.around[site][level + 1 :] if op.name in ("par", "for", "while")]
+        if not loops or once_per_element(site.operands[2:], loops):
+            return True
+        # Sequential loops: at least the innermost goes from element to element.
+        innermost = loops[-1][1].args[0]
+        return all(op.name == "for" for op, _ in loops) and any(_depends(v, innermost) for v in site.operands[2:])
 
     def redirect(self, site: Op, par: Op, addition: Op, index_ops: list[Op]) -> None:
         """Let a site add where its element was added in the end."""
@@ -130,12 +139,23 @@ class _Forwarder:
         home = self.around[site][-1][1]
         at = home.ops.index(site)
         copies = [copy_op(op, env) for op in index_ops]
+        value, source = site.operands[1], addition.operands[1].op
+        if source is not None and source.name == "neg":
+            copies.append(Op("neg", [value], [value.type], None, None, site.loc))
+            value = copies[-1].result
         home.ops[at:at] = copies
         target = addition.operands[0]
         assert isinstance(target.type, Acc)
-        site.operands = [target, site.operands[1], *(env.get(v, v) for v in addition.operands[2:])]
+        site.operands = [target, value, *(env.get(v, v) for v in addition.operands[2:])]
         self.uses.setdefault(target, []).append(site)
         for op in copies:
             self.around[op] = self.around[site]
             for r in op.results:
                 self.define(r, len(self.around[site]))
+
+
+def _depends(value: Value, on: Value) -> bool:
+    op = value.op
+    if op is None:
+        return value is on
+    return op.name in SCALAR_OPS and any(_depends(v, on) for v in op.operands)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.types import Acc
-from aotdiff.passes.facts import ArgOwners, Sizes, extent_of, is_size
+from aotdiff.passes.affine import Form, Prover
+from aotdiff.passes.facts import ArgOwners, Sizes, constant, extent_of, is_size
 from aotdiff.passes.registry import register_local
 
 
@@ -23,11 +24,12 @@ class _Lifter:
     def __init__(self, func: Func):
         self.owners = ArgOwners.of(func.body)
         self.sizes = Sizes(self.owners)
+        self.prover = Prover(self.owners)
         self.level: dict[Value, int] = {}
 
     def region(self, region: Region, level: int) -> None:
         for arg in region.args:
-            self.level[arg] = level
+            self.define(arg, level)
         out: list[Op] = []
         for op in region.ops:
             for inner in op.regions:
@@ -36,9 +38,13 @@ class _Lifter:
             if op.regions and op.name in _LIFT:
                 out += self.lift(op, level, out)
             for result in op.results:
-                self.level[result] = level
+                self.define(result, level)
         region.ops = out
         self.combine(region, level)
+
+    def define(self, value: Value, level: int) -> None:
+        self.level[value] = level
+        self.prover.order[value] = len(self.prover.order)
 
     def combine(self, region: Region, level: int) -> None:
         """Several additions at one index become one, at the place of the last."""
@@ -67,6 +73,8 @@ class _Lifter:
         regions = op.regions if op.name == "if" else op.regions[-1:]
         for region in regions:
             for each in region.ops:
+                if each.name == "accum" and op.name == "if" and region is op.regions[0]:
+                    _name_index(op.operands[0], each)
                 if each.name == "accum" and self.may_lift(op, each, level):
                     found.setdefault((each.operands[0], *each.operands[2:]), []).append(each)
         after = []
@@ -91,9 +99,24 @@ class _Lifter:
         return op.name == "withacc" or all(self.in_range(handle, k, i) for k, i in enumerate(index))
 
     def in_range(self, handle: Value, axis: int, index: Value) -> bool:
-        """Whether the index runs over exactly this axis of the accumulator."""
-        extent = extent_of(index, self.owners)
-        return extent is not None and is_size(self.sizes.size(handle, axis), extent)
+        """Whether the index is certainly a place on this axis of the accumulator."""
+        size, extent = self.sizes.size(handle, axis), extent_of(index, self.owners)
+        if extent is not None and is_size(size, extent):
+            return True
+        if isinstance(size, tuple):
+            return False
+        form = self.prover.form(index)
+        above = Form(size) if isinstance(size, int) else self.prover.form(size)
+        return self.prover.nonnegative(form) and self.prover.nonnegative((above - form).shifted(-1))
+
+
+def _name_index(cond: Value, accum: Op) -> None:
+    """Where a branch has made sure that a value is a constant, an index that is the constant becomes the value."""
+    test = cond.op
+    if test is None or test.name != "eq" or constant(test.operands[1]) is None:
+        return
+    value, number = test.operands
+    accum.operands[2:] = [value if constant(v) == constant(number) else v for v in accum.operands[2:]]
 
 
 def _add_result(op: Op, type_, at: int) -> Value:  # noqa: ANN001

@@ -26,9 +26,11 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     inline,
     lift_accumulators,
     merge_accumulators,
+    precompute,
     sink,
     strip,
     unroll,
+    widen_sums,
 )
 from aotdiff.passes.registry import PASSES, Pass, register, register_local
 
@@ -40,18 +42,18 @@ PREPARE = ("inline", "canonicalize", "cse", "induction", "canonicalize", "cse", 
 # After each round of differentiation.
 CLEANUP = ("canonicalize", "cse", "dce")
 
-_SCALAR = ("drop-unused-functions", "strip", "inline-small", *CLEANUP, "drop-unused-functions")
+_SCALAR = ("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEANUP, "drop-unused-functions")
 _LOOPS = (
     *("induction", "bounds", *CLEANUP, "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
-    *("merge-accumulators", "forward-accumulators", "lift-accumulators", "acc-to-map", *CLEANUP),
+    *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
-    *("unroll", *CLEANUP, "fuse", "lift-accumulators", "acc-to-map", *CLEANUP),
-    *("hoist", *CLEANUP),
+    *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
+    *("hoist", "precompute", *CLEANUP, "hoist"),
 )
 
 # After differentiation, by optimisation level.
 PIPELINES: dict[int, tuple[str, ...]] = {
-    0: ("drop-unused-functions", "strip"),
+    0: ("drop-unused-functions", "strip", "widen-sums"),
     1: _SCALAR,
     2: (*_SCALAR, *_LOOPS),
     3: (*_SCALAR, *_LOOPS),
