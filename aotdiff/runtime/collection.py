@@ -22,7 +22,7 @@ class Collection:
         self._exports = {found.name: Function(self, found.name, found) for found in interfaces}
         for name, function in self._exports.items():
             self._functions[name, ()] = function
-            self.__dict__[name] = function
+            self.__dict__.setdefault(name, function)  # what stands there is ours: `m["_lock"]` is theirs
             if keyword.iskeyword(name):
                 self.__dict__[name + "_"] = function
 

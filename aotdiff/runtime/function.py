@@ -76,7 +76,9 @@ class Function(fastcall.base_type()):
 
     # Calls ---------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if out is not None and "out" in self.interface.names:  # a parameter of that name
+            kwargs["out"], out = out, None
         if kwargs or len(args) != len(self.interface.parameters):
             args = tuple(arrange(self.interface, args, kwargs))
         if tensor_type is not None and _mentions(args, self._nested):

@@ -244,6 +244,23 @@ def test_missing_file():
         ad.compile("there_is_no_such.grad")
 
 
+def test_names_of_all_kinds():
+    source = """
+fn _lock(out: f64) -> f64 = out
+fn compile(self: f64, lambda: f64) -> f64 = self - lambda
+fn nothing() -> f64 = 1.5
+"""
+    m = ad.compile_source(source)
+    assert m["_lock"](out=2.0) == 2.0
+    assert m.compile(self=3.0, **{"lambda": 1.0}) == 2.0
+    assert m.nothing() == 1.5
+
+
+def test_no_gpu():
+    with pytest.raises(ad.DeviceError):
+        ad.compile_source("fn f(x: f64) -> f64 = x", target="cuda")
+
+
 def test_options_are_checked():
     for options in ({"opt": 7}, {"real": "f16"}, {"target": "tpu"}):
         with pytest.raises(ValueError):
