@@ -15,7 +15,7 @@ from aotdiff.ad.structure import Structure
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import free_values
-from aotdiff.ir.types import Array
+from aotdiff.ir.types import BOOL, I64, Array
 
 # Wide enough that no sum of ordinary prices reaches it: for what spoils the cost of a whole loop.
 SPOILS_LOOP = 1e7
@@ -66,7 +66,7 @@ class Costs:
         if any(o.name == "par" for o in self._enclosing(op)):
             return 100.0
         # Of an outermost `par`, trajectories of sequential loops stay local to an iteration.
-        return 150.0 if value.op is not None and value.op.name == "par" else 1000.0
+        return 1000.0 if _is_trajectory(value) else 150.0
 
     def regular(self, array: Value, op: Op) -> bool:
         """Whether the sizes of an array inside `op` are known before `op`."""
@@ -95,6 +95,20 @@ def _is_result(value: Value, par: Op) -> bool:
     return any(v is value and kind == "map" for v, kind in zip(par.regions[0].yielded, kinds, strict=True))
 
 
+def _is_trajectory(array: Value) -> bool:
+    """Whether the array has a value per iteration of a sequential loop: it is as long as its making takes."""
+    op = array.op
+    if op is None:
+        return False
+    if op.name in ("for", "while"):
+        return array.index >= op.attrs["carries"]
+    if op.name == "par":
+        return op.attrs["kinds"][array.index] == "map" and _is_trajectory(op.regions[0].yielded[array.index])
+    if op.name == "if":
+        return any(_is_trajectory(region.yielded[array.index]) for region in op.regions)
+    return op.name == "reshape" and _is_trajectory(op.operands[0])
+
+
 def free_values_of(op: Op) -> list[Value]:
     """Operands and everything the regions use from around."""
     found = dict.fromkeys(op.operands)
@@ -110,6 +124,8 @@ def price(op: Op) -> float:
     """Of running an operation once; a loop counts as a few iterations."""
     if op.name in _FREE:
         return 0.0
+    if op.results and op.results[0].type in (I64, BOOL) and op.name in SCALAR_OPS:
+        return 1.0 if op.name in ("floordiv", "mod", "ipow") else 0.3
     if op.name in _CHEAP:
         return 1.0
     if op.name in _MIDDLE:
