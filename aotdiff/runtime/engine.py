@@ -41,9 +41,9 @@ def backward(root: Tensor, gradient: Any, retain: bool | None, create: bool, inp
 
 def _chain(root: Tensor, start: Any, keep: bool) -> None:
     """A walk from one result to all leaves: along the chain of calls that nobody else waits for, then as usual."""
-    paths = recorded.paths
+    paths: Any = recorded.paths
     nodes, edge = ((), root._node) if paths is None else paths.scan(root._node)
-    if nodes and type(edge) is Tensor and not edge._hooks:
+    if paths is not None and nodes and type(edge) is Tensor and not edge._hooks:
         g = paths.run(nodes, start, keep)
         if edge._needs:
             with _lock:
@@ -59,13 +59,18 @@ def _chain(root: Tensor, start: Any, keep: bool) -> None:
             accumulate.add(tensor, value, own, False)
 
 
-def _at_leaves(node: Node) -> bool:
+def _at_leaves(node: Any) -> bool:
     """Whether a call has only leaves behind it, and nobody looks on."""
     rule = node.rule
-    return node.watch is None and rule.fresh and rule.outputs == 1 and all(type(e) is Tensor and not e._hooks for e in node.edges)
+    return (
+        node.watch is None
+        and rule.fresh
+        and rule.outputs == 1
+        and all(type(e) is Tensor and not e._hooks for e in node.edges)
+    )
 
 
-def _one_call(node: Node, start: Any, keep: bool) -> None:
+def _one_call(node: Any, start: Any, keep: bool) -> None:
     if node.rule.saves:
         check(node)
     gradients = node.rule.raw(node, start)
@@ -241,6 +246,7 @@ class Walk:
         try:
             self._prepare(roots)
             if chain:
+                assert recorded.paths is not None
                 starts = [recorded.paths.run(chain, starts[0], self.keep)]
             for edge, start in zip(roots, starts, strict=True):
                 self._arrive(edge, start, bool(chain))
@@ -352,7 +358,8 @@ class Walk:
 
     def _arrive(self, edge: Edge, g: Any, fresh: bool) -> None:
         """Add a gradient to what has arrived at an edge; `fresh` says that nobody else has the array."""
-        sums, key = self.sums, edge
+        sums: dict[Any, Any] = self.sums
+        key: Any = edge
         if type(edge) is Tensor:
             if not edge._needs or (self.targets is not None and edge not in self.targets):
                 return

@@ -97,7 +97,9 @@ def enable(type_: type) -> type:
 
 
 def install(function: Any, address: int) -> None:
-    """Make calls of this function go to the wrapper at `address`."""
+    """Make calls of this function go to the wrapper at `address`, where instances have room for it."""
+    if not supported():
+        return
     slow = function.__call__
     function.__dict__["_slow"] = slow  # owned there, so that the collector sees it
     at = id(function)

@@ -163,5 +163,6 @@ def strided(rank: int, element: str) -> Function:
     places = ", ".join(f"s{axis} + d{axis} * i{axis}" for axis in range(rank))
     given = ", ".join(f"s{axis}: i64, d{axis}: i64, k{axis}: i64" for axis in range(rank))
     shape = _typed(element, [f"n{axis}" for axis in range(rank)])
-    text = f"fn tensor_index(x: {shape}, {given}) -> {_typed(element, counts)} = [x[{places}] for {_ranges(indices, counts)}]"
+    body = f"[x[{places}] for {_ranges(indices, counts)}]"
+    text = f"fn tensor_index(x: {shape}, {given}) -> {_typed(element, counts)} = {body}"
     return compiled(text, "tensor_index", "index")

@@ -26,7 +26,8 @@ LIMIT = 4  # parameters of a plain call
 _ITEMS = 24  # of a tuple; of a list, the pointer to them
 _TABLE = (
     "Tensor", "Node", "CallRule", "Hole", "None", "True", "zero", "float", "ndarray", "f64", "off", "finish", "freed",
-    "Py_IncRef", "Py_DecRef", "PyTuple_New", "PyList_New", "PyList_Append", "PyType_GenericAlloc", "PyObject_Vectorcall",
+    "Py_IncRef", "Py_DecRef", "PyTuple_New", "PyList_New", "PyList_Append", "PyType_GenericAlloc",
+    "PyObject_Vectorcall",
 )  # fmt: skip
 
 _CALL = """

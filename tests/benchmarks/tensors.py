@@ -88,7 +88,9 @@ def main() -> int:
     print(f"{'forward + backward':32} {'aotdiff us':>12} {'torch us':>12} {'ratio':>7} {'limit':>7}")
     for row in rows:
         limit = "" if row["limit"] is None else f"{row['limit']:.2f}"
-        print(f"{row['name']:32} {row['aotdiff'] * 1e6:12.2f} {row['torch'] * 1e6:12.2f} {row['ratio']:7.3f} {limit:>7}")
+        print(
+            f"{row['name']:32} {row['aotdiff'] * 1e6:12.2f} {row['torch'] * 1e6:12.2f} {row['ratio']:7.3f} {limit:>7}"
+        )
     return int(any(row["limit"] is not None and row["ratio"] > row["limit"] for row in rows))
 
 

@@ -166,8 +166,9 @@ def test_counting_reductions():
 
 def test_products():
     f = lambda a, b: a @ b  # noqa: E731
-    for left, right in [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((2, 2, 3), (2, 3, 1)),
-                        ((2, 3), (2, 3, 2)), ((2, 1, 2, 2), (3, 2, 2)), ((2, 2, 3), (3,)), ((3,), (2, 3, 2))]:  # fmt: skip
+    shapes = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((2, 2, 3), (2, 3, 1))]
+    shapes += [((2, 3), (2, 3, 2)), ((2, 1, 2, 2), (3, 2, 2)), ((2, 2, 3), (3,)), ((3,), (2, 3, 2))]
+    for left, right in shapes:
         check(f, positive(*left), positive(*right), reference=f, order=1)
     check(f, positive(2, 2), positive(2, 2))
     check(lambda a: a @ a, positive(2, 2))
@@ -177,10 +178,12 @@ def test_products():
 
 VIEWS = {
     "T": lambda a: a.T, "reshape": lambda a: a.reshape(3, 4), "flat": lambda a: a.reshape(-1),
-    "row": lambda a: a[1], "element": lambda a: a[1, 0, 2], "slice": lambda a: a[:, 1:, ::2], "column": lambda a: a[..., 1],
+    "row": lambda a: a[1], "element": lambda a: a[1, 0, 2], "slice": lambda a: a[:, 1:, ::2],
+    "column": lambda a: a[..., 1],
     "reversed": lambda a: a[::-1], "new axis": lambda a: a[:, None, 0], "all": lambda a: a[...],
     "tail": lambda a: a[-1, :, 1:], "empty": lambda a: a[0:0], "list": lambda a: a[[0, 1, 1]],
-    "mask": lambda a: a[[True, False]], "two lists": lambda a: a[[0, 1], :, [2, 0]], "steps": lambda a: a[:, ::-1, 2:0:-1],
+    "mask": lambda a: a[[True, False]], "two lists": lambda a: a[[0, 1], :, [2, 0]],
+    "steps": lambda a: a[:, ::-1, 2:0:-1],
 }  # fmt: skip
 
 

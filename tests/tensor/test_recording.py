@@ -139,9 +139,8 @@ def test_b10_the_mode_belongs_to_the_thread_and_is_restored():
         thread.start()
         thread.join()
     assert seen == [True]
-    with pytest.raises(KeyError):
-        with ad.no_grad():
-            raise KeyError
+    with pytest.raises(KeyError), ad.no_grad():
+        raise KeyError
     assert ad.is_grad_enabled() and square(T(2.0)).requires_grad
     x = T([1.0, 2.0])
     with pytest.raises(RuntimeError):
