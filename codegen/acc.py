@@ -5,6 +5,7 @@ from __future__ import annotations
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import hand_out
 from aotdiff.codegen.values import Buffer, Handle, Ref, llvm_type, memory_type
+
 from aotdiff.ir.graph import Op
 from aotdiff.ir.types import Acc, Scalar
 

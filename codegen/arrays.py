@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aotdiff.codegen.function import FunctionEmitter, Row
 from aotdiff.codegen.values import Buffer, Ref, element_size, llvm_type, memory_type
+
 from aotdiff.ir.graph import Op
 from aotdiff.ir.types import Array, Record, Scalar
 

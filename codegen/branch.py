@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import Out, adopt, closure, hand_out
 from aotdiff.codegen.values import Buffer, Ref
+
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar, dims_of
 

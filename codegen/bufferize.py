@@ -69,7 +69,7 @@ class _Origins:
         elif op.name == "withacc":
             for init, result in zip(op.operands, op.results, strict=False):
                 self.origin[result] = self.get(init)
-            for value, result in zip(op.regions[0].yielded, op.results[len(op.operands):], strict=True):
+            for value, result in zip(op.regions[0].yielded, op.results[len(op.operands) :], strict=True):
                 self.origin[result] = self.get(value)
         elif op.name == "if":
             self._if(op)

@@ -205,8 +205,11 @@ class _Wrapper(Text):
         if op in ("+", "-", "*"):
             name = {"+": "add", "-": "sub", "*": "mul"}[op]
             return self.op(f"{name} i64 {left}, {right}")
-        self._refuse_if(self.op(f"icmp eq i64 {right}, 0"), "ZeroDivisionError",
-                        f"{self.function.name}: size {size_text(size)} divides by 0")
+        self._refuse_if(
+            self.op(f"icmp eq i64 {right}, 0"),
+            "ZeroDivisionError",
+            f"{self.function.name}: size {size_text(size)} divides by 0",
+        )
         rest = self.op(f"srem i64 {left}, {right}")
         signs = self.op(f"icmp slt i64 {self.op(f'xor i64 {rest}, {right}')}, 0")
         crosses = self.op(f"and i1 {signs}, {self.op(f'icmp ne i64 {rest}, 0')}")

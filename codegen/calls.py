@@ -17,6 +17,7 @@ from aotdiff.codegen.handing import hand_out
 from aotdiff.codegen.par import hint_slots
 from aotdiff.codegen.text import symbol
 from aotdiff.codegen.values import Buffer, Handle, Ref, llvm_type, memory_type
+
 from aotdiff.ir.graph import Func, Op, Value
 from aotdiff.ir.types import Acc, Array, Record, Scalar, Type, dims_of, element_of
 
@@ -163,7 +164,8 @@ class InternalEmitter(FunctionEmitter):
         self.run(scope)
         self._return(summary)
         head = f"define internal {self.struct} {internal_name(func.name)}(ptr noalias %ctx, {', '.join(params)})"
-        return head.replace(", )", ")") + f" #0 {{\n{self.body()}\n}}"
+        group = "#5" if self.recursive else "#0"
+        return head.replace(", )", ")") + f" {group} {{\n{self.body()}\n}}"
 
     def _fail(self, code: str) -> list[str]:
         name = self.name()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aotdiff.codegen import context
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.text import is_literal
+
 from aotdiff.ir.graph import Op, Region
 from aotdiff.ir.types import Scalar
 

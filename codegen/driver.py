@@ -44,7 +44,7 @@ def exported(module: Module, exports: Sequence[str] | None) -> list[str]:
 def emit_llvm(
     module: Module, exports: Sequence[str] | None = None, options: Options | None = None, scratch: bool = False
 ) -> str:
-    """LLVM IR as emitted, before LLVM's own optimisation; with `scratch`, the allocator is there for text to be added."""
+    """LLVM IR as emitted, before LLVM's own optimisation; with `scratch`, the allocator is there for added text."""
     options = options or Options()
     triple = options.triple or llvm.get_process_triple()
     target = targets.CpuTarget(triple, _feature_set(options, triple), options.vector_math)

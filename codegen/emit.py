@@ -7,6 +7,7 @@ from collections.abc import Callable
 from aotdiff.codegen import acc, arrays, branch, calls, checks, loops, par, records
 from aotdiff.codegen.function import Emit, FunctionEmitter
 from aotdiff.codegen.text import constant
+
 from aotdiff.ir.graph import Op, Value
 from aotdiff.ir.types import BOOL, I64, Scalar
 

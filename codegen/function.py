@@ -16,6 +16,7 @@ from aotdiff.codegen.bufferize import Flow
 from aotdiff.codegen.scalartext import ScalarText
 from aotdiff.codegen.text import Text, is_literal
 from aotdiff.codegen.values import Buffer, Handle, Ref, Scope, element_size, llvm_type, memory_type
+
 from aotdiff.ir.graph import Func, Loc, Op, Region, Value
 from aotdiff.ir.types import Record, Scalar, dims_of
 
@@ -162,9 +163,7 @@ class FunctionEmitter(ScalarText):
         value = self.op(f"load {t}, ptr {ptr}" + (f", align {align}" if align else ""))
         return self.op(f"icmp ne {t} {value}, zeroinitializer") if llvm_type(element) == "i1" else value
 
-    def store_element(
-        self, element: Scalar | Record, value: str, ptr: str, lanes: int = 1, align: int = 0
-    ) -> None:
+    def store_element(self, element: Scalar | Record, value: str, ptr: str, lanes: int = 1, align: int = 0) -> None:
         t, align = memory_type(element, lanes), align or _lanes_align(element, lanes)
         if llvm_type(element) == "i1":
             value = self.op(f"zext {'i1' if lanes == 1 else f'<{lanes} x i1>'} {value} to {t}")
@@ -501,9 +500,7 @@ class FunctionEmitter(ScalarText):
 
     # Errors ---------------------------------------------------------------------------------------------------
 
-    def report(
-        self, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]] = ()
-    ) -> list[str]:
+    def report(self, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]] = ()) -> list[str]:
         """Instructions that write an error into the context and leave the function. Values are (LLVM type, name)."""
         prefix = f"{loc.path}:{loc.line}: " if loc else ""
         text, order = _printf_format(prefix, message, [t for t, _ in values])

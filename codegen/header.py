@@ -21,7 +21,7 @@ def header(functions: Sequence[CFunction], stem: str) -> str:
         "/* Arrays are row-major. Every function gives 0, or an error code and a text in aotdiff_last_error():\n"
         f"{codes}\n   A null result pointer means that the result is not wanted. */",
         '#ifdef __cplusplus\nextern "C" {\n#endif',
-        "/* The text of this thread's last error; \"\" if there was none. */\nconst char *aotdiff_last_error(void);",
+        '/* The text of this thread\'s last error; "" if there was none. */\nconst char *aotdiff_last_error(void);',
         *(_declaration(f) for f in functions),
         "#ifdef __cplusplus\n}\n#endif",
         "#endif",

@@ -189,9 +189,7 @@ def strides_in(region: Region, strides: dict[Value, int | None]) -> None:
         result: int | None = None
         if not any(m != 0 for m in moves):
             continue
-        if op.name == "add" and set(moves) == {0, 1}:
-            result = 1
-        elif op.name == "sub" and moves == [1, 0]:
+        if op.name == "add" and set(moves) == {0, 1} or op.name == "sub" and moves == [1, 0]:
             result = 1
         for value in op.results:
             strides[value] = result
@@ -297,5 +295,3 @@ class _Cost:
 def _count(value: Value) -> float:
     op = value.op
     return float(min(op.attrs["value"], 64)) if op is not None and op.name == "const" else float(_USUAL_COUNT)
-
-

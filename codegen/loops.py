@@ -9,6 +9,7 @@ from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import adopt, closure, hand_out
 from aotdiff.codegen.par import hint_slots, inner_sizes, store_slot
 from aotdiff.codegen.values import Buffer, Ref, Scope, element_size
+
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar, dims_of
 
@@ -151,7 +152,9 @@ def _make_carry(fe: FunctionEmitter, op: Op, c: int, arg: Value, init: Value) ->
         return Carry(fe, arg, init)
     if isinstance(arg.type, Array) and not isinstance(arg.type.element, Record):
         known = dims_of(arg.type)
-        small = all(k is not None for k in known) and fe.is_small(tuple(map(str, known)), arg.type.element, fe.lanes_of(arg))
+        small = all(k is not None for k in known) and fe.is_small(
+            tuple(map(str, known)), arg.type.element, fe.lanes_of(arg)
+        )
         if small or (op, c) in fe.flow.inplace:
             return HomeCarry(fe, arg, init)
     return HandedCarry(fe, arg, init)
@@ -185,8 +188,9 @@ class FixedMap:
 class GrowingMap:
     """A map of a `while`, or a "cat": memory that doubles. Its pointer and sizes are variables of the function."""
 
-    def __init__(self, fe: FunctionEmitter, value: Value, results: list[Value], inner: tuple[str, ...] | None,
-                 count: str | None):
+    def __init__(
+        self, fe: FunctionEmitter, value: Value, results: list[Value], inner: tuple[str, ...] | None, count: str | None
+    ):
         assert isinstance(results[0].type, Array)
         self.value, self.results, self.inner = value, results, inner
         self.element = results[0].type.element
@@ -276,7 +280,7 @@ class FixedOffsets:
 def _make_maps(fe: FunctionEmitter, op: Op, region: Region, sizes: Sequence[Value], count: str | None) -> list:
     """Map results of a loop; `count` is None where it is not known."""
     kinds, carries = op.attrs["kinds"], op.attrs["carries"]
-    results = iter(op.results[carries + (op.name == "while"):])
+    results = iter(op.results[carries + (op.name == "while") :])
     values = region.yielded[carries:]
     plain = [v for kind, v in zip(kinds, values, strict=True) if kind == "map"]
     inner = iter(inner_sizes(fe, plain, sizes))
@@ -319,7 +323,9 @@ class _Loop:
         scope = fe.enter(region, [b for c in self.carries for b in c.owned()])
         for m in self.maps:
             m.open(fe, region, self.k)
-        hinted = hint_slots(fe, region, [(m.value, m.slot, m.inner, m.array.lanes) for m in self.maps if isinstance(m, FixedMap)])
+        hinted = hint_slots(
+            fe, region, [(m.value, m.slot, m.inner, m.array.lanes) for m in self.maps if isinstance(m, FixedMap)]
+        )
         fe.run(scope)
         for m in sorted(self.maps, key=lambda m: m.slot in hinted):
             m.store(fe, self.k)

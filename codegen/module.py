@@ -10,6 +10,7 @@ from aotdiff.codegen.bufferize import analyse, call_order, recursive_functions, 
 from aotdiff.codegen.calls import EntryEmitter, InternalEmitter
 from aotdiff.codegen.records import RecordFunctions, RecordText, function_names
 from aotdiff.codegen.text import c_string
+
 from aotdiff.ir.graph import Module
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _ATTRIBUTES = (
     "nounwind alwaysinline",  # 2
     "nounwind willreturn memory(none)",  # 3: mathematics
     "nounwind willreturn memory(none) alwaysinline",  # 4
+    'nounwind "disable-tail-calls"="true"',  # 5: recursive functions; endless recursion must not become an endless loop
 )
 
 
@@ -106,9 +108,7 @@ class ModuleText:
         names = call_order(self.graph, list(exports))
         recursive = recursive_functions(self.graph, names)
         self.summaries = summarise(self.graph, names)
-        called = {
-            op.attrs["callee"] for n in names for op in self.graph.funcs[n].body.walk() if op.name == "call"
-        }
+        called = {op.attrs["callee"] for n in names for op in self.graph.funcs[n].body.walk() if op.name == "call"}
         deep = _reaching(self.graph, names, recursive)
         for name in names:
             func = self.graph.funcs[name]

@@ -14,20 +14,21 @@ catch class compl concept const_cast consteval constinit co_await co_return co_y
 explicit export friend mutable namespace new noexcept not not_eq operator or or_eq private protected public
 reinterpret_cast requires static_cast template this throw try typeid typename using virtual wchar_t xor xor_eq
 char8_t char16_t char32_t main errno stdin stdout stderr environ linux unix
-""".split()
+""".split()  # noqa: SIM905
 
 _MATH = """
 acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2 expm1 fabs fdim floor fma
 fmax fmaximum fmin fminimum fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround
 modf nan nearbyint nextafter nexttoward pow remainder remquo rint round roundeven scalbln scalbn sin sincos sinh sqrt
 tan tanh tgamma trunc j0 j1 jn y0 y1 yn lgamma_r gamma drem significand scalb finite pow10 canonicalize
-""".split()
+""".split()  # noqa: SIM905
 
 _C_FUNCTIONS = """
 abort abs access alarm aligned_alloc asctime atexit atof atoi atol atoll basename bcmp bcopy bind brk bsearch bzero
 calloc chdir chmod chown clearerr clock clone close closedir connect cos creat crypt ctime daemon difftime dirname div
-dprintf dup dup2 ecvt encrypt endpwent err errx exit fchmod fclose fcntl fcvt fdopen feof ferror fflush ffs fgetc fgetpos
-fgets fileno flock fopen fork fprintf fputc fputs fread free freopen fscanf fseek fsetpos fstat fsync ftell ftime
+dprintf dup dup2 ecvt encrypt endpwent err errx exit fchmod fclose fcntl fcvt fdopen feof ferror fflush ffs fgetc
+fgetpos fgets fileno flock fopen fork fprintf fputc fputs fread free freopen fscanf fseek fsetpos fstat fsync
+ftell ftime
 ftruncate ftw fwrite gcvt getc getchar getcwd getenv getline getopt getpid getppid gets gettimeofday getuid glob gmtime
 htonl htons index initstate insque ioctl isalnum isalpha isascii isatty isblank iscntrl isdigit isfinite isgraph isinf
 islower isnan isnormal isprint ispunct isspace isupper isxdigit kill labs lchown ldiv lfind link listen llabs lldiv
@@ -42,7 +43,7 @@ strcspn strdup strerror strfry strftime strlen strncat strncmp strncpy strnlen s
 strtod strtof strtok strtol strtold strtoll strtoul strtoull strxfrm swab symlink sync syscall sysconf sysinfo syslog
 system tcdrain tee tempnam time timegm times tmpfile tmpnam toascii tolower toupper truncate tsearch ttyname tzset
 umask umount uname ungetc unlink unsetenv usleep utime utimes vfork vprintf wait waitpid warn warnx wcscpy wcslen write
-""".split()
+""".split()  # noqa: SIM905
 
 _RESERVED = frozenset([
     *keyword.kwlist, *keyword.softkwlist, *_C_WORDS, *_C_FUNCTIONS,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.values import Ref
+
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import I64, Array, Record, Scalar, dims_of
 
@@ -33,13 +34,13 @@ def inner_sizes(fe: FunctionEmitter, values: Sequence[Value], sizes: Sequence[Va
         rank = len(dims_of(value.type))
         taken, rest = rest[:rank], rest[rank:]
         known = dims_of(value.type)
-        found.append(
-            tuple(str(k) if k is not None else fe.clamp(fe.val(v)) for k, v in zip(known, taken, strict=True))
-        )
+        found.append(tuple(str(k) if k is not None else fe.clamp(fe.val(v)) for k, v in zip(known, taken, strict=True)))
     return found
 
 
-def hint_slots(fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value, str, tuple[str, ...], int]]) -> set[str]:
+def hint_slots(
+    fe: FunctionEmitter, region: Region, slots: Sequence[tuple[Value, str, tuple[str, ...], int]]
+) -> set[str]:
     """Let arrays that are yielded be built where they are wanted: (yielded value, address, sizes, lanes) per slot.
 
     Gives the addresses where that was arranged. What is copied there in the end after all must be copied last: other
@@ -137,9 +138,7 @@ class Reduction:
         worst = fe.literal(float("-inf" if low else "inf") if is_float else _MIN_I64 if low else _MAX_I64, self.type)
         return [(t, worst), (fe.ty("i64"), fe.literal(-1, I64))] if kind.startswith("arg") else [(t, worst)]
 
-    def join(
-        self, fe: FunctionEmitter, state: list[str], value: str, linear: str, spread: bool = False
-    ) -> list[str]:
+    def join(self, fe: FunctionEmitter, state: list[str], value: str, linear: str, spread: bool = False) -> list[str]:
         """The accumulators with one more value; `spread`: the lanes are consecutive iterations."""
         if self.lanes > 1 and self.kind.startswith("arg"):
             linear = fe.splat(linear, "i64", self.lanes)
@@ -189,7 +188,9 @@ class Reduction:
 class Level:
     """One loop of the nest: header with the index and the accumulators."""
 
-    def __init__(self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int = 1, start: str = "0"):
+    def __init__(
+        self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int = 1, start: str = "0"
+    ):
         self.step, self.start = step, start
         self.head, self.body, self.exit = fe.label("par"), fe.label("body"), fe.label("done")
         self.before = fe.block_name

@@ -8,8 +8,9 @@ from aotdiff.codegen.arrays import hand_over
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.text import symbol
 from aotdiff.codegen.values import Buffer, Ref, element_size
+
 from aotdiff.ir.graph import Module, Op
-from aotdiff.ir.types import Array, Record, Scalar, Type, dims_of, element_of
+from aotdiff.ir.types import Record, Scalar, Type, dims_of, element_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,31 +138,48 @@ class RecordText:
                 self._lines.append(f"  call void @aot.free(ptr %ctx, ptr {ptr})")
         lines = [*self._lines, "  call void @aot.free(ptr %ctx, ptr %p)"]
         lines += [f"  {t}" for t in tails[:-1]] + [f"  musttail {t}" for t in tails[-1:]]
-        return "\n".join([
-            f"define internal void {self.names.drop}(ptr %ctx, ptr %p) #1 {{",
-            "entry:", "  %null = icmp eq ptr %p, null", "  br i1 %null, label %out, label %go", "go:", *lines,
-            "  ret void", "out:", "  ret void", "}",
-        ])
+        return "\n".join(
+            [
+                f"define internal void {self.names.drop}(ptr %ctx, ptr %p) #1 {{",
+                "entry:",
+                "  %null = icmp eq ptr %p, null",
+                "  br i1 %null, label %out, label %go",
+                "go:",
+                *lines,
+                "  ret void",
+                "out:",
+                "  ret void",
+                "}",
+            ]
+        )
 
     def _clone(self) -> str:
-        self._lines, blocks = [], 0
+        self._lines = []
         new = self._op(f"call ptr @aot.clone(ptr %ctx, ptr %p, i64 {self.size})")
         self._stop_if_null(new, "new")
-        for slot in self._owned():
+        for n, slot in enumerate(self._owned()):
             ptr, element = self._load("%p", slot.first, "ptr"), element_of(slot.type)
             copied = self._clone_field(slot, ptr, element)
-            blocks += 1
             failed = self._op(f"icmp eq ptr {copied}, null")
             real = self._op(f"icmp ne ptr {ptr}, null")
             bad = self._op(f"and i1 {failed}, {real}")
-            self._lines += [f"  br i1 {bad}, label %out, label %f{blocks}", f"f{blocks}:"]
+            self._lines += [f"  br i1 {bad}, label %out, label %f{n}", f"f{n}:"]
             at = self._op(f"getelementptr i8, ptr {new}, i64 {8 * slot.first}")
             self._lines.append(f"  store ptr {copied}, ptr {at}")
-        return "\n".join([
-            f"define internal ptr {self.names.clone}(ptr %ctx, ptr %p) #1 {{",
-            "entry:", "  %null = icmp eq ptr %p, null", "  br i1 %null, label %out, label %go", "go:", *self._lines,
-            f"  ret ptr {new}", "out:", "  ret ptr null", "}",
-        ])
+        return "\n".join(
+            [
+                f"define internal ptr {self.names.clone}(ptr %ctx, ptr %p) #1 {{",
+                "entry:",
+                "  %null = icmp eq ptr %p, null",
+                "  br i1 %null, label %out, label %go",
+                "go:",
+                *self._lines,
+                f"  ret ptr {new}",
+                "out:",
+                "  ret ptr null",
+                "}",
+            ]
+        )
 
     def _stop_if_null(self, ptr: str, stem: str) -> None:
         failed = self._op(f"icmp eq ptr {ptr}, null")
@@ -231,5 +249,3 @@ out:
 fail:
   ret ptr null
 }}"""
-
-

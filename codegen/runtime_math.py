@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen.scalartext import ScalarText
+
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ _BERNOULLI = [
 ]  # fmt: skip
 
 # On [1, 2]: psi(x) = (x - root) (Y + P(x - 1) / Q(x - 1)), the root in three parts
-_ROOT = (1569415565.0 / 1073741824.0, (381566830.0 / 1073741824.0) / 1073741824.0, 0.9016312093258695918615325266959189453125e-19)
+_ROOT = (1569415565.0 / 2**30, 381566830.0 / 2**60, 0.9016312093258695918615325266959189453125e-19)
 _Y = 0.99558162689208984
 _P = (
     0.25479851061131551, -0.32555031186804491, -0.65031853770896507, -0.28919126444774784, -0.045251321448739056,
@@ -346,7 +347,10 @@ def _polygamma(f: MathText, order: int) -> None:
     f.start("large")
     inverse = f.over(1.0, "%u")
     square = f.times(inverse, inverse)
-    series = [float(b * Fraction(math.factorial(2 * k + order - 1), math.factorial(2 * k))) for k, b in enumerate(_BERNOULLI, 1)]
+    series = [
+        float(b * Fraction(math.factorial(2 * k + order - 1), math.factorial(2 * k)))
+        for k, b in enumerate(_BERNOULLI, 1)
+    ]
     tail = f.times(square, f.polynomial(square, series))
     half = f.times(math.factorial(order) / 2.0, inverse)
     total = f.plus(f.plus(float(math.factorial(order - 1)), half), tail)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aotdiff.codegen.text import Text, f32_literal, float_literal
 from aotdiff.codegen.values import LLVM_TYPES
+
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -106,18 +107,12 @@ class ScalarText(Text):
         whole, result = f"<{lanes} x {t}>", "poison"
         for start in range(0, lanes, width):
             picked = "<" + ", ".join(f"i32 {start + n}" for n in range(width)) + ">"
-            part = [
-                self.op(f"shufflevector {whole} {a}, {whole} poison, <{width} x i32> {picked}") for a in args
-            ]
+            part = [self.op(f"shufflevector {whole} {a}, {whole} poison, <{width} x i32> {picked}") for a in args]
             found = call(part)
             spread = [f"i32 {n}" if n < width else "i32 poison" for n in range(lanes)]
             wide = self.op(
                 f"shufflevector <{width} x {t}> {found}, <{width} x {t}> poison, <{lanes} x i32> <{', '.join(spread)}>"
             )
-            chosen = [
-                f"i32 {lanes + n - start}" if start <= n < start + width else f"i32 {n}" for n in range(lanes)
-            ]
-            result = self.op(
-                f"shufflevector {whole} {result}, {whole} {wide}, <{lanes} x i32> <{', '.join(chosen)}>"
-            )
+            chosen = [f"i32 {lanes + n - start}" if start <= n < start + width else f"i32 {n}" for n in range(lanes)]
+            result = self.op(f"shufflevector {whole} {result}, {whole} {wide}, <{lanes} x i32> <{', '.join(chosen)}>")
         return result

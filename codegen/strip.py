@@ -17,6 +17,7 @@ from aotdiff.codegen.function import Row
 from aotdiff.codegen.lanes import MATHS, Plan, plan_of
 from aotdiff.codegen.par import Level, Map, Reduction
 from aotdiff.codegen.values import Handle, Ref, element_size, llvm_type, memory_type
+
 from aotdiff.ir.graph import Op, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Scalar
@@ -91,8 +92,9 @@ class Strip:
             value = fe.op(f"zext {self.mask_type} {value} to {t}")
         name = f"@llvm.masked.store.v{self.lanes}{_bits(element)}.p0"
         fe.module.declare(f"declare void {name}({t}, ptr, i32, {self.mask_type})")
-        fe.do(f"call void {name}({t} {value}, ptr {ptr}, i32 {element_size(element)}, "
-              f"{self.mask_type} {self.masks[-1]})")
+        fe.do(
+            f"call void {name}({t} {value}, ptr {ptr}, i32 {element_size(element)}, {self.mask_type} {self.masks[-1]})"
+        )
 
     @property
     def mask_type(self) -> str:

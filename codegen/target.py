@@ -48,6 +48,10 @@ def _has_vector(symbol: str) -> bool:
     return find is not None and bool(find(symbol))  # type: ignore[operator]
 
 
+def _call(fe: ScalarText, head: str, type_: str, args: Sequence[str]) -> str:
+    return fe.op(f"{head}({', '.join(f'{type_} {a}' for a in args)}) #3")
+
+
 class CpuTarget:
     """A CPU: libm for mathematics, and libmvec for loops that LLVM vectorises."""
 
@@ -75,9 +79,8 @@ class CpuTarget:
             vector = "" if width > fe.lanes else self._declared(fe, name, symbol, kind, len(args), width)
             if vector:
                 v = f"<{width} x {LLVM_TYPES[kind]}>"
-                how = "aarch64_vector_pcs " if c.letter == "n" else ""
-                return fe.in_parts(kind, args, width, lambda part: fe.op(  # noqa: B023
-                    f"call {how}{v} @{vector}({', '.join(f'{v} {a}' for a in part)}) #3"))  # noqa: B023
+                head = f"call {'aarch64_vector_pcs ' if c.letter == 'n' else ''}{v} @{vector}"
+                return fe.in_parts(kind, args, width, functools.partial(_call, fe, head, v))
         kinds = [kind] * len(args)
         return fe.one_by_one(kind, args, kinds, lambda each: self.math(fe, name, kind, each))
 

@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Sequence
 
 import numpy as np
-
 from aotdiff.codegen import KINDS, Context, Native, Options, jit
+
 from aotdiff.ir.graph import Func, Module
 from aotdiff.ir.interpreter import run as interpret
 from aotdiff.ir.types import Array, Scalar
@@ -47,7 +47,9 @@ class Compiled:
             out = np.zeros(shape, DTYPES[element.kind])
             outs.append(out)
             flat += [ctypes.c_void_p(out.ctypes.data), *(ctypes.c_int64(n) for n in out.shape)]
-        function = ctypes.CFUNCTYPE(ctypes.c_int32, *(type(a) for a in flat), ctypes.c_void_p)(self.native.address(name))
+        function = ctypes.CFUNCTYPE(ctypes.c_int32, *(type(a) for a in flat), ctypes.c_void_p)(
+            self.native.address(name)
+        )
         code = function(*flat, ctypes.addressof(self.context))
         del keep
         if code:
@@ -84,7 +86,9 @@ def same(actual: Sequence, expected: Sequence, rtol: float = 1e-13, atol: float 
             np.testing.assert_array_equal(a, e)
 
 
-def check(module: Module, name: str, *args, rtol: float = 1e-13, atol: float = 1e-300, levels: Sequence[int] = (0, 3)) -> list:
+def check(
+    module: Module, name: str, *args, rtol: float = 1e-13, atol: float = 1e-300, levels: Sequence[int] = (0, 3)
+) -> list:
     """Compiled at each level, twice with one context, and interpreted: all agree. Gives the interpreter's results."""
     expected = interpret(module, name, args)
     for level in levels:

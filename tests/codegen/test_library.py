@@ -20,7 +20,6 @@ from aotdiff.codegen import (
     unique_names,
 )
 from aotdiff.codegen.header import header
-from aotdiff.codegen.header import header
 from aotdiff.codegen.names import ascii_spelling
 from native import Compiled, NativeError
 

@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 import pytest
+from aotdiff.codegen import Context, Options, emit_llvm
 from native import Compiled, NativeError, check, same, shapes_of
 
-from aotdiff.codegen import Context, Options, emit_llvm
 from aotdiff.ir.builder import Builder, new_func
 from aotdiff.ir.graph import Func, Loc, Module, Region, Value
 from aotdiff.ir.interpreter import run
@@ -41,9 +41,16 @@ def rng(seed: int = 0) -> np.random.Generator:
 def test_maps_and_reductions_of_rank_two() -> None:
     def body(b, m):
         n, k = b.dims(m)
-        return b.par([n, k], ["map", "sum", "prod", "max", "min", "argmax", "argmin", "any", "all"], lambda b, i, j: [
-            b.mul(b.read(m, i, j), b.cast(i, F64)), *[b.read(m, i, j)] * 6,
-            b.scalar("gt", b.read(m, i, j), b.const(1.0)), b.scalar("gt", b.read(m, i, j), b.const(-9.0))])
+        return b.par(
+            [n, k],
+            ["map", "sum", "prod", "max", "min", "argmax", "argmin", "any", "all"],
+            lambda b, i, j: [
+                b.mul(b.read(m, i, j), b.cast(i, F64)),
+                *[b.read(m, i, j)] * 6,
+                b.scalar("gt", b.read(m, i, j), b.const(1.0)),
+                b.scalar("gt", b.read(m, i, j), b.const(-9.0)),
+            ],
+        )
 
     module = single([("m", MATRIX)], body)
     for shape in ((3, 5), (1, 1), (0, 4), (4, 0), (17, 33)):
@@ -65,8 +72,9 @@ def test_reductions_of_f32_and_i64() -> None:
 def test_array_valued_map_is_built_in_place() -> None:
     def body(b, m):
         n, k = b.dims(m)
-        return b.par([n], ["map"], lambda b, i: b.par([k], ["map"], lambda b, j: [b.scalar("exp", b.read(m, i, j))]),
-                     inner=[k])
+        return b.par(
+            [n], ["map"], lambda b, i: b.par([k], ["map"], lambda b, j: [b.scalar("exp", b.read(m, i, j))]), inner=[k]
+        )
 
     module = single([("m", MATRIX)], body)
     check(module, "f", rng().normal(size=(4, 3)))
@@ -104,8 +112,9 @@ def test_branches_of_owned_borrowed_and_undefined_arrays(dims) -> None:
     def body(b, c, x):
         n = b.dim(x, 0)
         double = b.par([n], ["map"], lambda b, i: [b.add(b.read(x, i), b.read(x, i))])[0]
-        one = b.if_(c, lambda b: [b.update(double, b.const(1.0), b.i64(0)), double, x],
-                    lambda b: [double, x, b.undef(x.type)])
+        one = b.if_(
+            c, lambda b: [b.update(double, b.const(1.0), b.i64(0)), double, x], lambda b: [double, x, b.undef(x.type)]
+        )
         safe = b.if_(c, lambda b: [b.read(one[2], b.i64(1))], lambda b: [b.const(0.0)])
         two = b.if_(c, lambda b: [x], lambda b: b.par([n], ["map"], lambda b, i: [b.const(3.0)]))
         three = b.update(two[0], b.const(9.0), b.i64(2))
@@ -201,9 +210,15 @@ def test_while_with_growing_maps() -> None:
             [x, b.const(1.0)],
             lambda b, k, a, s: [b.scalar("lt", s, limit)],
             lambda b, k, a, s: [
-                b.update(a, s, b.scalar("mod", k, n)), b.mul(s, b.const(1.5)), s, a,
-                b.par([k], ["map"], lambda b, i: [b.cast(i, F64)])[0]],
-            ["map", "map", "cat"], [n])
+                b.update(a, s, b.scalar("mod", k, n)),
+                b.mul(s, b.const(1.5)),
+                s,
+                a,
+                b.par([k], ["map"], lambda b, i: [b.cast(i, F64)])[0],
+            ],
+            ["map", "map", "cat"],
+            [n],
+        )
 
     module = single([("x", VECTOR), ("limit", F64)], body)
     for limit in (0.0, 1.2, 1e6):
@@ -212,9 +227,15 @@ def test_while_with_growing_maps() -> None:
 
 def test_carry_replaced_by_captured_array() -> None:
     def body(b, x, y, n):
-        (a,) = b.for_(n, [x], lambda b, k, a: b.if_(
-            b.scalar("eq", b.scalar("mod", k, b.i64(2)), b.i64(0)), lambda b: [y], lambda b: [
-                b.update(a, b.cast(k, F64), b.i64(0))]))
+        (a,) = b.for_(
+            n,
+            [x],
+            lambda b, k, a: b.if_(
+                b.scalar("eq", b.scalar("mod", k, b.i64(2)), b.i64(0)),
+                lambda b: [y],
+                lambda b: [b.update(a, b.cast(k, F64), b.i64(0))],
+            ),
+        )
         return [a, b.update(a, b.const(-1.0), b.i64(1))]
 
     module = single([("x", VECTOR), ("y", VECTOR), ("n", I64)], body)
@@ -233,8 +254,9 @@ def test_accumulators_through_everything() -> None:
         b.accum(s, b.const(1.0))
         return [b.mul(b.read(x, i), b.const(2.0))]
 
-    scatter = module.add(new_func(
-        "scatter", [("h", Acc(F64, (None,))), ("s", Acc(F64, ())), ("x", VECTOR), ("i", I64)], scatter_body))
+    scatter = module.add(
+        new_func("scatter", [("h", Acc(F64, (None,))), ("s", Acc(F64, ())), ("x", VECTOR), ("i", I64)], scatter_body)
+    )
 
     def body(b, x, y):
         def inside(b, h, s):
@@ -324,8 +346,11 @@ def test_recursion_in_place() -> None:
     """fn g(a, i) = if i == 0 { a } else { g(update(a, i), i - 1) }: one buffer, ten thousand frames."""
 
     def body(b, recur, a, i):
-        return b.if_(b.scalar("eq", i, b.i64(0)), lambda b: [a], lambda b: recur(
-            b, [b.update(a, b.cast(i, F64), b.scalar("mod", i, b.dim(a, 0))), b.sub(i, b.i64(1))]))
+        return b.if_(
+            b.scalar("eq", i, b.i64(0)),
+            lambda b: [a],
+            lambda b: recur(b, [b.update(a, b.cast(i, F64), b.scalar("mod", i, b.dim(a, 0))), b.sub(i, b.i64(1))]),
+        )
 
     module = _recursive("g", [("a", VECTOR), ("i", I64)], [VECTOR], body)
     check(module, "g", np.zeros(4), 50)
@@ -343,7 +368,9 @@ def test_recursion_that_updates_and_returns_a_scalar() -> None:
             a2 = b.update(a, b.cast(i, F64), b.scalar("mod", i, b.dim(a, 0)))
             return [b.add(recur(b, [a2, b.sub(i, b.i64(1))])[0], b.const(1.0))]
 
-        return b.if_(b.scalar("eq", i, b.i64(0)), lambda b: b.par([b.dim(a, 0)], ["sum"], lambda b, j: [b.read(a, j)]), more)
+        return b.if_(
+            b.scalar("eq", i, b.i64(0)), lambda b: b.par([b.dim(a, 0)], ["sum"], lambda b, j: [b.read(a, j)]), more
+        )
 
     module = _recursive("g", [("a", VECTOR), ("i", I64)], [F64], body)
     check(module, "g", np.zeros(4), 50)
@@ -373,7 +400,9 @@ def test_recursion_too_deep_is_an_error() -> None:
 def test_results_that_are_parameters() -> None:
     module = Module()
     both = module.add(new_func("both", [("x", VECTOR), ("y", VECTOR)], lambda b, x, y: [y, x, x]))
-    module.add(new_func("f", [("x", VECTOR), ("y", VECTOR)], lambda b, x, y: [*b.call(both, [x, y]), *b.call(both, [x, x])]))
+    module.add(
+        new_func("f", [("x", VECTOR), ("y", VECTOR)], lambda b, x, y: [*b.call(both, [x, y]), *b.call(both, [x, x])])
+    )
     check(module, "f", rng().normal(size=3), rng(1).normal(size=3))
 
 
@@ -410,8 +439,11 @@ def _seconds(module: Module, args, shapes, name: str = "f") -> tuple[float, Comp
 
 
 def _inner_if(b, k, a):
-    return b.if_(b.scalar("eq", b.scalar("mod", k, b.i64(3)), b.i64(0)), lambda b: [a],
-                 lambda b: [b.update(a, b.cast(k, F64), k)])
+    return b.if_(
+        b.scalar("eq", b.scalar("mod", k, b.i64(3)), b.i64(0)),
+        lambda b: [a],
+        lambda b: [b.update(a, b.cast(k, F64), k)],
+    )
 
 
 def _inner_loop(b, k, a):
@@ -435,8 +467,17 @@ def _while_inside(b, k, a):
     return b.while_([a], lambda b, j, a: [b.scalar("lt", j, b.i64(1))], lambda b, j, a: _inner_if(b, k, a))[:1]
 
 
-@pytest.mark.parametrize("step", [
-    lambda b, k, a: [b.update(a, b.cast(k, F64), k)], _inner_if, _inner_loop, _inner_acc, _through_reshape, _while_inside])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda b, k, a: [b.update(a, b.cast(k, F64), k)],
+        _inner_if,
+        _inner_loop,
+        _inner_acc,
+        _through_reshape,
+        _while_inside,
+    ],
+)
 def test_a_loop_that_writes_one_element_a_step_is_linear(step) -> None:
     module = single([("x", VECTOR)], lambda b, x: b.for_(b.dim(x, 0), [x], step))
     check(module, "f", rng().normal(size=6))
@@ -552,7 +593,9 @@ def test_wrong_result_sizes_are_refused() -> None:
 
 def test_interrupt() -> None:
     def body(b, x):
-        return b.while_([x], lambda b, k, s: [b.scalar("ge", s, b.const(0.0))], lambda b, k, s: [b.scalar("abs", s)])[:1]
+        return b.while_([x], lambda b, k, s: [b.scalar("ge", s, b.const(0.0))], lambda b, k, s: [b.scalar("abs", s)])[
+            :1
+        ]
 
     module = single([("x", F64)], body, Loc("w.grad", 5, 1))
     compiled = Compiled(module)
@@ -582,7 +625,9 @@ def test_text_is_the_same_every_time() -> None:
 
 
 def test_parameters_are_never_written() -> None:
-    module = single([("x", VECTOR)], lambda b, x: b.for_(b.dim(x, 0), [x], lambda b, k, a: [b.update(a, b.const(0.0), k)]))
+    module = single(
+        [("x", VECTOR)], lambda b, x: b.for_(b.dim(x, 0), [x], lambda b, k, a: [b.update(a, b.const(0.0), k)])
+    )
     x = rng().normal(size=5)
     before = x.copy()
     out = Compiled(module).call("f", [x], [(5,)])

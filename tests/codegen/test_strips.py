@@ -1,0 +1,300 @@
+"""Strips of iterations in vector lanes: every construct inside, every number of iterations left over."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from aotdiff.codegen import Options, emit_llvm, lanes
+from native import Compiled, NativeError, check, same, shapes_of
+
+from aotdiff.ir.builder import new_func
+from aotdiff.ir.graph import Loc, Module
+from aotdiff.ir.interpreter import ExecutionError
+from aotdiff.ir.interpreter import run as interpret
+from aotdiff.ir.types import BOOL, F32, F64, I64, Array
+from tests.ad.programs import Generator as Programs
+from tests.passes.generator import Generator as Graphs
+
+VECTOR, MATRIX, INTS = Array(F64, (None,)), Array(F64, (None, None)), Array(I64, (None,))
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strips wherever they are possible."""
+    monkeypatch.setattr(lanes._Cost, "both", lambda self, region: (1.0, 0.0))
+    monkeypatch.setattr(lanes, "_worth_a_look", lambda op: True)
+    monkeypatch.setattr(lanes, "_several", lambda region, varying: 2)
+
+
+def single(params, body, loc=None) -> Module:
+    module = Module()
+    module.add(new_func("f", params, body, loc))
+    return module
+
+
+def agree(module: Module, *args, rtol: float = 1e-12) -> None:
+    check(module, "f", *args, rtol=rtol, atol=1e-14, levels=(3,))
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_strips_are_made() -> None:
+    module = single([("x", VECTOR)], lambda b, x: b.par([b.dim(x, 0)], ["sum"], lambda b, i: [b.read(x, i)]))
+    assert "x double>" in emit_llvm(module, ["f"])
+    assert "x double>" not in emit_llvm(module, ["f"], Options(strips=False))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 40])
+def test_maps_and_reductions_of_any_size(n: int) -> None:
+    def body(b, x, k, f):
+        def each(b, i):
+            v, j, g = b.read(x, i), b.read(k, i), b.read(f, i)
+            big = b.scalar("gt", v, b.const(0.0))
+            odd = b.scalar("eq", b.scalar("mod", j, b.i64(2)), b.i64(1))
+            return [
+                b.scalar("exp", v),
+                b.add(j, i),
+                b.mul(g, b.const(2.0, F32)),
+                big,
+                v,
+                v,
+                v,
+                v,
+                v,
+                v,
+                j,
+                j,
+                j,
+                j,
+                j,
+                g,
+                big,
+                odd,
+            ]
+
+        kinds = ["map"] * 4 + [
+            "sum",
+            "prod",
+            "max",
+            "min",
+            "argmax",
+            "argmin",
+            "sum",
+            "prod",
+            "max",
+            "argmin",
+            "argmax",
+        ]
+        return b.par([b.dim(x, 0)], [*kinds, "sum", "any", "all"], each)
+
+    module = single([("x", VECTOR), ("k", INTS), ("f", Array(F32, (None,)))], body)
+    x = rng(n).normal(size=n)
+    f = np.round(rng(n + 1).normal(size=n) * 4).astype(np.float32)
+    agree(module, x, rng(n).integers(-3, 4, n), f)
+    if n > 2:
+        x[n // 2 :] = math.nan
+        agree(module, x, rng(n).integers(-3, 4, n), f)
+
+
+def test_first_winner_across_lanes() -> None:
+    module = single(
+        [("x", VECTOR)], lambda b, x: b.par([b.dim(x, 0)], ["argmax", "argmin"], lambda b, i: [b.read(x, i)] * 2)
+    )
+    for values in (
+        [2.0] * 20,
+        [1, 5, 5, 1] * 6,
+        [0.0, -0.0] * 9,
+        [-math.inf] * 10,
+        [math.nan] * 10,
+        [*range(20), math.nan, 3],
+    ):
+        agree(module, np.array(values, float))
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 21])
+def test_branches_and_masked_reads(n: int) -> None:
+    """The side not taken reads out of range; sides have loops, divisions and inner branches."""
+
+    def body(b, x, m):
+        size = b.dim(x, 0)
+
+        def each(b, i):
+            following = b.add(i, b.i64(1))
+            inside = b.scalar("lt", following, size)
+
+            def then(b):
+                total = b.par([b.dim(m, 1)], ["sum"], lambda b, j: [b.read(m, following, j)])[0]
+                (far,) = b.if_(
+                    b.scalar("gt", b.read(x, following), b.const(0.0)),
+                    lambda b: [
+                        b.read(x, b.scalar("floordiv", b.i64(10), b.add(i, b.i64(1)))) if n > 10 else b.const(5.0)
+                    ],
+                    lambda b: [b.scalar("log", b.read(x, i))],
+                )
+                return [b.read(x, following), b.add(total, far), following]
+
+            u, v, k = b.if_(inside, then, lambda b: [b.const(-1.0), b.const(0.0), b.scalar("neg", i)])
+            return [u, v, k, u]
+
+        return b.par([size], ["map", "map", "map", "sum"], each)
+
+    agree(single([("x", VECTOR), ("m", MATRIX)], body), rng(n).normal(size=n), rng(n + 1).normal(size=(n, 3)))
+
+
+@pytest.mark.parametrize("n", [0, 2, 8, 19])
+def test_loops_and_local_arrays(n: int) -> None:
+    def body(b, x, m):
+        d = b.dim(m, 1)
+
+        def each(b, i):
+            row = b.par([d], ["map"], lambda b, j: [b.mul(b.read(m, i, j), b.read(x, i))])[0]
+            same_row = b.par([d], ["map"], lambda b, j: [b.cast(j, F64)])[0]
+
+            def step(b, k, s, a, u, small):
+                at = b.scalar("mod", b.cast(b.mul(s, b.const(3.0)), I64), d)
+                at = b.scalar("mod", b.add(at, d), d)
+                a2 = b.update(a, b.add(b.read(a, k), s), at)
+                u2 = b.update(u, b.cast(k, F64), k)
+                return [b.scalar("sin", b.add(s, b.read(a2, k))), a2, u2, b.insert(small, a2, b.i64(0)), s, k, a2]
+
+            start = b.read(x, i)
+            s, a, u, small, history, ks, cat = b.for_(d, [start, row, same_row, same_row], step, ["map", "map", "cat"])[
+                :7
+            ]
+            best = b.par([d], ["argmax", "max"], lambda b, j: [b.read(a, j)] * 2)
+            total = b.par([b.dim(cat, 0)], ["sum"], lambda b, j: [b.read(cat, j)])[0]
+            return [
+                s,
+                a,
+                u,
+                small,
+                b.read(history, b.i64(0)),
+                b.read(ks, b.i64(1)),
+                total,
+                *best,
+                b.reshape(a, [d, b.i64(1)]),
+            ]
+
+        kinds = ["sum", "map", "map", "map", "map", "sum", "map", "map", "map", "map"]
+        return b.par([b.dim(x, 0)], kinds, each, inner=[d, d, d, d, b.i64(1)])
+
+    agree(single([("x", VECTOR), ("m", MATRIX)], body), rng(n).normal(size=n), rng(n + 1).normal(size=(n, 4)))
+
+
+@pytest.mark.parametrize("n", [0, 3, 16, 21])
+def test_accumulators(n: int) -> None:
+    def body(b, x, k, y):
+        def outer(b, at_index, at_gather, at_one, scalar, counts):
+            def each(b, i):
+                v, j = b.read(x, i), b.read(k, i)
+                b.accum(at_index, v, i)
+                b.accum(at_gather, v, j)
+                b.accum(at_one, v, b.i64(1))
+                b.accum(scalar, b.const(0.5))
+                b.accum(counts, b.i64(1), j)
+
+                def local(b, h, same_h):
+                    b.par([b.i64(3)], [], lambda b, q: (b.accum(h, b.mul(v, b.cast(q, F64)), q), [])[1])
+                    b.accum(h, v, j)
+                    b.accum(same_h, b.const(2.0), b.i64(0))
+                    b.if_(
+                        b.scalar("gt", v, b.const(0.0)),
+                        lambda b: (b.accum(at_gather, b.const(1.0), j), b.accum(at_one, v, b.i64(0)), [])[2],
+                        lambda b: [],
+                    )
+                    return []
+
+                h, same_h = b.withacc([y, y], local)
+                return [h, same_h]
+
+            return b.par([b.dim(x, 0)], ["map", "map"], each, inner=[b.i64(3), b.i64(3)])
+
+        ints = b.par([b.i64(3)], ["map"], lambda b, i: [b.i64(0)])[0]
+        zeros = b.par([b.dim(x, 0)], ["map"], lambda b, i: [b.const(0.0)])[0]
+        return b.withacc([zeros, y, y, b.const(1.0), ints], outer)
+
+    module = single([("x", VECTOR), ("k", INTS), ("y", Array(F64, (3,)))], body)
+    agree(module, rng(n).normal(size=n), rng(n).integers(0, 3, n), rng().normal(size=3))
+
+
+def test_rank_two_and_uniform_values() -> None:
+    def body(b, m, c):
+        n, k = b.dims(m)
+        return b.par(
+            [n, k],
+            ["map", "sum", "argmin", "map"],
+            lambda b, i, j: [
+                b.add(b.read(m, i, j), b.read(m, b.scalar("mod", j, n), b.i64(0))),
+                b.cast(i, F64),
+                b.read(m, i, j),
+                c,
+            ],
+        )
+
+    module = single([("m", MATRIX), ("c", BOOL)], body)
+    for shape in ((3, 5), (2, 8), (1, 25), (5, 1), (0, 3), (3, 0)):
+        agree(module, rng().normal(size=shape), True)
+
+
+def test_checks_report_the_first_lane() -> None:
+    def body(b, x, k):
+        def each(b, i):
+            j = b.read(k, i)
+            b.check(b.scalar("lt", j, b.dim(x, 0)), "IndexError", "index {0} at {1}", j, i)
+            return b.if_(b.scalar("ge", j, b.i64(0)), lambda b: inside(b, j), lambda b: [b.const(0.0)])
+
+        def inside(b, j):
+            b.check(b.scalar("gt", b.read(x, j), b.const(0.0)), "AssertionFailed", "{0} is not positive", b.read(x, j))
+            return [b.scalar("log", b.read(x, j))]
+
+        return b.par([b.dim(k, 0)], ["sum"], each)
+
+    compiled = Compiled(single([("x", VECTOR), ("k", INTS)], body, Loc("c.grad", 7, 1)))
+    x = np.array([1.0, 2.0, -3.0])
+    for n in (5, 8, 30):
+        k = np.arange(n) % 2
+        same(compiled.call("f", [x, k], [()]), interpret(compiled.module, "f", [x, k]), rtol=1e-12)
+        k[n - 2] = 3
+        with pytest.raises(NativeError, match=f"c.grad:7: index 3 at {n - 2}"):
+            compiled.call("f", [x, k], [()])
+        k[n - 2] = 2
+        with pytest.raises(NativeError, match="c.grad:7: -3 is not positive"):
+            compiled.call("f", [x, k], [()])
+        k[n - 2] = -1
+        same(compiled.call("f", [x, k], [()]), interpret(compiled.module, "f", [x, k]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_graphs(seed: int) -> None:
+    generator = Graphs(seed)
+    module, args = generator.program(), generator.arguments()
+    try:
+        with np.errstate(all="ignore"):
+            expected = interpret(module, "f", args)
+    except ExecutionError:
+        return
+    found = Compiled(module, ["f"]).call("f", args, shapes_of(expected))
+    for a, e in zip(found, expected, strict=True):
+        a, e = np.asarray(a, float), np.asarray(e, float)
+        wild = ~np.isfinite(a) | ~np.isfinite(e) | (np.abs(e) > 1e12)
+        np.testing.assert_allclose(np.where(wild, 0, a), np.where(wild, 0, e), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_nests(seed: int) -> None:
+    module = Module()
+    func = module.add(Programs(seed, depth=3, length=3).func())
+    check(
+        module,
+        func.name,
+        0.4,
+        rng(seed).normal(size=11),
+        rng(seed).normal(size=(9, 10)),
+        rtol=1e-9,
+        atol=1e-9,
+        levels=(3,),
+    )
