@@ -69,6 +69,7 @@ def size_text(size: Size, outer: int = 0) -> str:
     return f"({text})" if level < outer else text
 
 
+# State of a library: thread-local storage.
 SHARED = f"""
 @aotdiff.context = internal thread_local global [{context.SIZE} x i8] zeroinitializer, align 16
 @aotdiff.known = internal thread_local global i8 0
@@ -107,7 +108,53 @@ define internal i32 @aotdiff.failed(ptr %ctx, i32 %code) noinline nounwind {{
   store ptr %text, ptr %slot
   ret i32 %code
 }}
+"""
 
+# State of code in memory, which has no thread-local storage of its own: a POSIX key that `set_key` gives.
+IN_MEMORY = f"""
+@aotdiff.key = internal global i32 0
+@aotdiff.spare = internal global [{context.SIZE} x i8] zeroinitializer, align 16
+declare ptr @pthread_getspecific(i32)
+declare i32 @pthread_setspecific(i32, ptr)
+declare ptr @calloc(i64, i64)
+
+define void @aotdiff.set_key(i32 %key) {{
+  store i32 %key, ptr @aotdiff.key
+  ret void
+}}
+
+define void @aotdiff.close(ptr %ctx) {{
+  call void @aotdiff.release(ptr %ctx)
+  call void @free(ptr %ctx)
+  ret void
+}}
+
+define internal ptr @aotdiff.thread() noinline nounwind {{
+entry:
+  %key = load i32, ptr @aotdiff.key
+  %found = call ptr @pthread_getspecific(i32 %key)
+  %new = icmp eq ptr %found, null
+  br i1 %new, label %first, label %out
+first:
+  %made = call ptr @calloc(i64 1, i64 {context.SIZE})
+  %full = icmp eq ptr %made, null
+  br i1 %full, label %spare, label %keep
+keep:
+  %rc = call i32 @pthread_setspecific(i32 %key, ptr %made)
+  br label %out
+spare:
+  br label %out
+out:
+  %ctx = phi ptr [ %found, %entry ], [ %made, %keep ], [ @aotdiff.spare, %spare ]
+  ret ptr %ctx
+}}
+
+define internal i32 @aotdiff.failed(ptr %ctx, i32 %code) noinline nounwind {{
+  ret i32 %code
+}}
+"""
+
+_REFUSED = f"""
 define internal i32 @aotdiff.refused(ptr %ctx, i32 %code, ptr %text) noinline nounwind {{
   store i32 %code, ptr %ctx
   %line = getelementptr i8, ptr %ctx, i64 {context.LINE}
@@ -228,7 +275,7 @@ class _Wrapper(Text):
         self.unless(bad, label)
 
 
-def wrappers(functions: Sequence[CFunction]) -> str:
+def wrappers(functions: Sequence[CFunction], state: str = SHARED) -> str:
     """LLVM IR of the entries, to be added to the text of the module that has their native entries."""
     texts: dict[str, str] = {}
     written = [_Wrapper(f, texts).write() for f in functions]
@@ -236,4 +283,4 @@ def wrappers(functions: Sequence[CFunction]) -> str:
     for text, name in texts.items():
         literal, size = c_string(text)
         strings.append(f"{name} = private unnamed_addr constant [{size} x i8] {literal}")
-    return "\n".join([SHARED, *strings, *written]) + "\n"
+    return "\n".join([state, _REFUSED, *strings, *written]) + "\n"

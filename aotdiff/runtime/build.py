@@ -16,10 +16,11 @@ from aotdiff.codegen.header import header
 from aotdiff.codegen.text import ascii_name, c_string
 from aotdiff.ir.graph import Module as Graph
 from aotdiff.runtime import fastcall_text, interrupt
+from aotdiff.runtime.centry import c_arguments
 from aotdiff.runtime.compiler import Compiler, subset
 from aotdiff.runtime.extension_text import extension_text
 from aotdiff.runtime.function import Chain, chain_places
-from aotdiff.runtime.interface import Interface, Parameter, derive, leaves
+from aotdiff.runtime.interface import Interface, derive, leaves
 from aotdiff.runtime.library import FORMAT, built_chains
 
 _FEATURES = ("avx", "avx2", "fma", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
@@ -153,7 +154,7 @@ def c_functions(made: Plan) -> list[CFunction]:
 
 def _c_function(entry: Entry) -> CFunction:
     f = entry.interface
-    parameters = [_arguments(p.name, p) for p in f.parameters]
+    parameters = [c_arguments(p.name, p.kind) for p in f.parameters]
     results = tuple(CArgument(n, leaf.element, leaf.sizes) for n, leaf in zip(_result_names(entry), leaves(f.result)))
     extra = sum(map(len, parameters[entry.own :]))
     flat = tuple(argument for arguments in parameters for argument in arguments)
@@ -161,12 +162,6 @@ def _c_function(entry: Entry) -> CFunction:
     if f.path:
         doc += f"\n{Path(f.path).name}:{f.line}"
     return CFunction(entry.c_name, entry.native, flat, results, doc, extra=extra)
-
-
-def _arguments(name: str, parameter: Parameter) -> list[CArgument]:
-    parts = list(leaves(parameter.kind))
-    named = [name] if len(parts) == 1 else [f"{name}_{k}" for k in range(len(parts))]
-    return [CArgument(n, leaf.element, leaf.sizes) for n, leaf in zip(named, parts, strict=True)]
 
 
 def _result_names(entry: Entry) -> list[str]:

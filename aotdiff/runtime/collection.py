@@ -35,6 +35,10 @@ class Collection:
         """Binder and native code of a function or of one of its derivatives."""
         raise NotImplementedError
 
+    def _c_entry(self, root: str, chain: Chain, interface: Interface, real: str) -> Any:
+        """The function as C calls it."""
+        raise NotImplementedError
+
     def _pickled(self, root: str, chain: Chain) -> tuple[Any, ...]:
         """How a function of this collection pickles."""
         return rebuild, (self, root, chain)

@@ -260,6 +260,23 @@ class Compiler:
             wrapper = fastcall_text.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
         return text + (wrapper or ""), wrapper is not None
 
+    def c_entry_code(self, root: str, places: Places, interface: Interface, real: str) -> ObjectCode:
+        """Object code with a C entry, for `Function.address`."""
+        from aotdiff.codegen import cabi, driver
+        from aotdiff.runtime.centry import c_function
+
+        with self._lock:
+            key = cache.key("c entry", self._object_key(root, places, interface, real))
+            found = cache.get(key)
+            if found is None:
+                graph, name = self.optimized(root, places, real)
+                text = driver.emit_llvm(graph, [name], self.codegen_options(), scratch=True)
+                entry = c_function("aotdiff.c_entry", name, interface)
+                text += cabi.wrappers([entry], cabi.IN_MEMORY)
+                found = driver.object_from(text, self.codegen_options())
+                cache.put(key, found)
+            return ObjectCode(found, "c_entry", False)
+
     def code_text(self, root: str, places: Places, real: str, stage: str) -> str:
         """The text of a stage after the graph: llvm or asm."""
         from aotdiff.codegen import driver

@@ -117,6 +117,25 @@ class Function(fastcall.base_type()):
             self._compile(real)
         return self
 
+    @property
+    def address(self) -> int:
+        """Address of the function as C calls it: `int f(parameters..., sizes..., results...)`, 0 for success."""
+        return self._c_entry().address
+
+    @property
+    def cfunc(self) -> Any:
+        """The same as a ctypes function, which numba can call too."""
+        return self._c_entry().function
+
+    def _c_entry(self) -> Any:
+        real = self._module._default_real
+        made = self.__dict__.get("_c")
+        if made is None:
+            with self._module._lock:
+                made = self._module._c_entry(self._root, self._chain, self.interface.instance(real), real)
+                self.__dict__["_c"] = made
+        return made
+
     def recipe(self) -> tuple[Compiler, str, list[tuple[str, tuple[int, ...]]]]:
         """What the compiler makes this function from: the exported function and the derivative forms on it."""
         root = self._module[self._root].interface

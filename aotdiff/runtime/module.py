@@ -9,6 +9,7 @@ from typing import Any
 from aotdiff.codegen.loader import load as load_object
 from aotdiff.runtime import cache, interrupt
 from aotdiff.runtime.binding import Binder
+from aotdiff.runtime.centry import CEntry
 from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.compiler import Compiler, Options, Source, read_source
 from aotdiff.runtime.function import Chain, chain_places
@@ -51,6 +52,13 @@ class Module(Collection):
         loaded = load_object(code.data)
         fast = loaded.address(f"fast.{code.symbol}") if code.fast else 0
         return Binder(instance), Native(loaded.address(code.symbol), fast, instance, loaded, code.reads)
+
+
+    def _c_entry(self, root: str, chain: Chain, interface: Interface, real: str) -> CEntry:
+        """The function as C calls it."""
+        places = chain_places(self._exports[root].interface, chain)
+        code = self._compiler.c_entry_code(root, places, interface, real)
+        return CEntry(load_object(code.data), interface)
 
 
 def _interrupt_code() -> Callable[[str], int]:

@@ -1,5 +1,6 @@
 """Modules and functions as users meet them."""
 
+import ctypes
 import gc
 import pickle
 import subprocess
@@ -441,6 +442,26 @@ def test_scipy(m):
     f = ad.compile_source("fn f(x: f64[n]) -> f64 = sum((x[i] - i) ** 2 for i in 0..n)").f
     found = minimize(f.value_and_grad(), np.zeros(3), jac=True, hessp=f.hvp(), method="Newton-CG")
     np.testing.assert_allclose(found.x, [0, 1, 2], atol=1e-6)
+
+
+def test_called_as_c(m):
+    double, size = ctypes.c_double, ctypes.c_int64
+    f = m.dot3.value_and_grad(wrt=("x", "y")).cfunc
+    pointer = lambda a: a.ctypes.data_as(ctypes.POINTER(double))  # noqa: E731
+    value, gx, gy = double(), np.zeros(3), np.zeros(3)
+    assert f(pointer(X), pointer(Y), size(3), ctypes.byref(value), pointer(gx), pointer(gy)) == 0
+    assert value.value == 4.5**3
+    np.testing.assert_array_equal(gx, m.dot3.grad()(X, Y))
+    assert f(pointer(X), pointer(Y), size(3), ctypes.byref(value), None, pointer(gy)) == 0
+    at = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, size, size, ctypes.c_void_p)(m.at.address)
+    assert at(X.ctypes.data, 5, 3, ctypes.addressof(value)) == 1
+    codes = []
+    threads = [threading.Thread(target=lambda: codes.append(at(X.ctypes.data, 1, 3, None))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [0] * 4
 
 
 def test_gradcheck(m):
