@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -91,20 +92,19 @@ SIGNATURES = _signatures()
 ULPS = {"lgamma": 64, "digamma": 64, "polygamma": 64, "sinc": 64, "ipow": 64, "pow": 4}
 
 
+def _mapped(name: str, attrs: dict, b, *xs) -> list:
+    def each(b, i):
+        return [b.scalar(name, *(b.read(x, i) for x in xs), **attrs)]
+
+    return b.par([b.dim(xs[0], 0)], ["map"], each)
+
+
 def _compile(level: int) -> Compiled:
     """One function per signature that maps arrays of operands to an array of results."""
     module = Module()
     for n, (name, kinds, attrs) in enumerate(SIGNATURES):
         params = [(f"x{i}", Array(TYPES[k], (None,))) for i, k in enumerate(kinds)]
-
-        def body(b, *xs, name=name, attrs=attrs):
-            def each(b, i, xs=xs):
-                operands = [b.read(x, i) for x in xs]
-                return [b.scalar(name, *operands, **attrs)]
-
-            return b.par([b.dim(xs[0], 0)], ["map"], each)
-
-        module.add(new_func(f"f{n}", params, body))
+        module.add(new_func(f"f{n}", params, functools.partial(_mapped, name, attrs)))
     return Compiled(module, options=Options(opt=level))
 
 
