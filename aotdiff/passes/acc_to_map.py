@@ -141,14 +141,14 @@ def _where(
     return b.if_(both, lambda b: [value(b)], lambda b: [b.const(nothing, element)])[0]
 
 
-def _affine(value: Value, indices: list[Value]) -> tuple[Value | None, int, list[tuple[int, Value]]] | None:
+def affine(value: Value, indices: list[Value]) -> tuple[Value | None, int, list[tuple[int, Value]]] | None:
     """`value` as (loop index or None, its sign, signed rest); None if a loop index is used in another way."""
     if value in indices:
         return value, 1, []
     op = value.op
     if op is None or op.name not in ("add", "sub", "neg"):
         return None, 1, [(1, value)]
-    found = [_affine(v, indices) for v in op.operands]
+    found = [affine(v, indices) for v in op.operands]
     if any(f is None for f in found):
         return None
     signs = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}[op.name]
@@ -287,7 +287,7 @@ class _Converter:
         """Find what each part of the index is made of; False if the iteration cannot be told from the element."""
         site.places = []
         for axis, value in enumerate(site.index):
-            found = _affine(value, indices)
+            found = affine(value, indices)
             if found is None or found[0] is None or any(self.level[v] > level for _, v in found[2]):
                 return False
             arg, sign, offset = found

@@ -22,6 +22,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     fuse,
     fuse_loops,
     hoist,
+    hoist_checks,
     induction,
     inline,
     lift_accumulators,
@@ -44,7 +45,7 @@ CLEANUP = ("canonicalize", "cse", "dce")
 
 _SCALAR = ("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEANUP, "drop-unused-functions")
 _LOOPS = (
-    *("induction", "bounds", *CLEANUP, "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
+    *("induction", "bounds", *CLEANUP, "hoist-checks", "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
