@@ -22,19 +22,19 @@ def outcome(module, args):
         return error
 
 
-def agree(a, b, exact: bool) -> bool:
+def agree(a, b, exact: bool, rtol: float = 1e-8) -> bool:
     if isinstance(a, ExecutionError) or isinstance(b, ExecutionError):
         return isinstance(a, ExecutionError) and isinstance(b, ExecutionError)
     if exact:
         return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True))
-    return all(np.shape(x) == np.shape(y) and close(np.asarray(x), np.asarray(y)) for x, y in zip(a, b, strict=True))
+    return all(np.shape(x) == np.shape(y) and close(np.asarray(x), np.asarray(y), rtol) for x, y in zip(a, b, strict=True))
 
 
-def close(x, y) -> bool:
+def close(x, y, rtol: float) -> bool:
     """Equal up to reassociation: values that grew beyond all bounds may end as inf on one side only."""
     with np.errstate(all="ignore"):
         wild = ~np.isfinite(x.astype(float)) | ~np.isfinite(y.astype(float)) | (np.abs(x.astype(float)) > 1e12)
-    return np.allclose(np.where(wild, 0, x), np.where(wild, 0, y), rtol=1e-8, atol=1e-8)
+    return np.allclose(np.where(wild, 0, x), np.where(wild, 0, y), rtol=rtol, atol=rtol)
 
 
 def check(seed: int, names, exact: bool) -> None:
