@@ -402,7 +402,7 @@ class Walk:
 
     def _noted(self, edge: Edge, watch: Watch | None, g: Any) -> Any:
         if watch is not None:
-            g = self._hooks(watch.hooks, g)
+            g = self._hooks(watch.hooks, g, watch.dtype)
             tensor = None if watch.tensor is None else watch.tensor()
             if watch.retains and tensor is not None and not (self.targets and edge in self.targets):
                 self.kept.append((tensor, g, False))
@@ -410,9 +410,9 @@ class Walk:
             self.sums[edge] = g
         return g
 
-    def _hooks(self, hooks: dict[int, Any], g: Any) -> Any:
+    def _hooks(self, hooks: dict[int, Any], g: Any, dtype: np.dtype) -> Any:
         for hook in list(hooks.values()):
-            seen = g if type(g) is Tensor else wrap(g)
+            seen = g if type(g) is Tensor else wrap(np.asarray(g, dtype))
             made = hook(seen)
             if made is None:
                 continue
@@ -430,11 +430,11 @@ class Walk:
         for edge, g in list(self.sums.items()):
             if type(edge) is Tensor:
                 if edge._hooks:
-                    self._replace(edge, self._hooks(edge._hooks, g))
+                    self._replace(edge, self._hooks(edge._hooks, g, edge.dtype))
             elif _node_of(edge) not in self.waiting:
                 watch = watch_of(edge)
                 if watch is not None and watch.hooks:
-                    self._replace(edge, self._hooks(watch.hooks, g))
+                    self._replace(edge, self._hooks(watch.hooks, g, watch.dtype))
 
     def _replace(self, edge: Edge, g: Any) -> None:
         if g is not self.sums[edge]:
@@ -453,7 +453,7 @@ class Walk:
         g = self.sums.get(edge)
         if g is None or self.create:
             return g
-        if type(g) is float or (edge in self.own and g.dtype == tensor.dtype):
+        if edge in self.own and type(g) is np.ndarray and g.dtype == tensor.dtype:
             return wrap(g)
         return wrap(np.array(g, tensor.dtype, order="C"))
 

@@ -13,7 +13,6 @@ to go backward; it is shared by all calls of the same kind:
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ class Node:
     """One recorded call.
 
     `versions` belong to `saved`; None means that all were 0. `saved` is None once freed. `shapes` and `likes` are for
-    the rule: other shapes of the arguments inside the call, and shape and dtype of each of several results.
+    the rule: other shapes of the arguments inside the call; shape and dtype of each of several results.
     """
 
     __slots__ = ("__weakref__", "edges", "likes", "rule", "saved", "shapes", "versions", "watch")
@@ -69,11 +68,12 @@ class Slot:
 class Watch:
     """Who wants to see the gradient of a result: hooks in order, and the tensor that keeps it."""
 
-    __slots__ = ("hooks", "retains", "tensor")
+    __slots__ = ("dtype", "hooks", "retains", "tensor")
 
-    def __init__(self, tensor: Any = None) -> None:
+    def __init__(self) -> None:
         self.hooks: dict[int, Callable[[Any], Any]] = {}
-        self.tensor: Any = None if tensor is None else weakref.ref(tensor)
+        self.tensor: Any = None  # a weak reference
+        self.dtype: Any = None
         self.retains = False
 
 

@@ -45,7 +45,9 @@ class Hole:
 class CallRule:
     """How calls of one function with one set of tracked arguments (parameter leaves) go backward."""
 
-    __slots__ = ("chained", "fresh", "kept", "name", "outputs", "picks", "run", "saves", "simple", "vjp")
+    __slots__ = (
+        "chained", "dtype", "fresh", "kept", "name", "outputs", "picks", "result", "run", "saves", "simple", "vjp",
+    )  # fmt: skip
 
     def __init__(self, f: Function, mask: int, real: str) -> None:
         self.name = f.name
@@ -59,6 +61,7 @@ class CallRule:
                 for k, leaf in enumerate(inside):
                     if mask >> (place + k) & 1:
                         picks.append(given)
+                        self.dtype = dtype_of(leaf, real)
                     given += leaf.is_float
             place += len(inside)
         self.simple = len(names) == 1 and isinstance(interface.parameters[interface.names.index(names[0])].kind, Leaf)
@@ -67,6 +70,7 @@ class CallRule:
         self.run = runner(self.vjp, real)
         self.kept = _kept(self.vjp, real, place)
         self.saves = any(self.kept)
+        self.result = next(dtype_of(leaf, real) for leaf in leaves(interface.result) if leaf.is_float)
         self.outputs = sum(leaf.is_float for leaf in leaves(interface.result))
         flat = all(isinstance(p.kind, Leaf) for p in self.vjp.interface.parameters)
         self.chained = self.simple and self.outputs == 1 and flat and place <= LIMIT  # see `tensor_native`
@@ -89,8 +93,8 @@ class CallRule:
         views, origins, result = node.shapes
         args = [shown(s, view) if type(s) is Tensor else s.array() if type(s) is Hole else s
                 for s, view in zip(saved, views)]  # fmt: skip
-        made = self._split(self.run(*args, reshaped(ct, result)))
-        return [reshaped(g, origin) for g, origin in zip(made, origins)]
+        made = self._split(self.run(*args, reshaped(ct, result, self.result)))
+        return [reshaped(g, origin, self.dtype) for g, origin in zip(made, origins)]
 
     def recorded(self, node: Node, ct: Any) -> Sequence[Any]:
         saved = node.saved
@@ -171,12 +175,13 @@ def shown(t: Tensor, view: tuple[int, ...] | None) -> Any:
     return t._data if view is None else reshaped(t._data, view)
 
 
-def reshaped(data: Any, shape: tuple[int, ...] | None) -> Any:
+def reshaped(data: Any, shape: tuple[int, ...] | None, dtype: np.dtype = _F64) -> Any:
+    """The data in another shape; a number comes back for no dimensions, and becomes an array of `dtype` for others."""
     if shape is None:
         return data
     if not shape:
         return data if type(data) is float else data.item()
-    return np.asarray(data).reshape(shape)
+    return np.full(shape, data, dtype) if type(data) is float else data.reshape(shape)
 
 
 def _reshape(value: Any, shape: tuple[int, ...] | None) -> Any:
@@ -351,17 +356,22 @@ def record(calls: Calls, mask: int, real: str, args: Sequence[Any], views: Seque
     return Node(rule, tuple(saved), tuple(versions) if changed else None, tuple(edges))
 
 
+def dtype_of(leaf: Leaf, real: str) -> np.dtype:
+    """The dtype of a leaf where `real` is decided."""
+    return DTYPES[real if leaf.element == "real" else leaf.element]
+
+
 def _hole(leaf: Leaf, data: Any, real: str, view: tuple[int, ...] | None) -> Any:
     if not leaf.sizes:
         return 0.0
-    return Hole(data.shape if view is None else view, DTYPES[real if leaf.element == "real" else leaf.element])
+    return Hole(data.shape if view is None else view, dtype_of(leaf, real))
 
 
 def _constant(leaf: Leaf, value: Any, real: str, kept: bool) -> Any:
     """An argument that is not a tensor: a copy, so that later changes of it do no harm."""
     if not leaf.sizes:
         return value
-    dtype = DTYPES[real if leaf.element == "real" else leaf.element]
+    dtype = dtype_of(leaf, real)
     return np.array(value, dtype) if kept else Hole(np.shape(value), dtype)
 
 
@@ -372,7 +382,7 @@ def _results(calls: Calls, made: Any, node: Node | None, real: str) -> Any:
     tensors, likes = [], []
     for value, leaf in zip(flat, leaves(kind), strict=True):
         if not leaf.sizes and leaf.element != "f64":
-            value = np.array(value, DTYPES[real if leaf.element == "real" else leaf.element])
+            value = np.array(value, dtype_of(leaf, real))
         edge = None
         if node is not None and leaf.is_float:
             edge = node if calls.floats == 1 else Slot(node, len(likes))

@@ -224,7 +224,7 @@ class Tensor(Methods):
         """The watch of this result, which then knows this tensor."""
         watch: Any = watch_of(self._node, make=True)
         if watch.tensor is None or watch.tensor() is None:
-            watch.tensor = weakref.ref(self)
+            watch.tensor, watch.dtype = weakref.ref(self), self.dtype
         return watch
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Hook:

@@ -23,7 +23,10 @@ Shape = tuple[int, ...]
 
 
 class ViewRule:
-    """Going backward through a view: `back(tensor gradient, details)`; the details are in `node.shapes`."""
+    """Going backward through a view: `back(tensor gradient, details)`.
+
+    The details are in `node.shapes`, the dtype is in `node.likes`.
+    """
 
     fresh = False
     outputs = 1
@@ -34,6 +37,8 @@ class ViewRule:
         self.back = back
 
     def raw(self, node: Node, ct: Any) -> Sequence[Any]:
+        if type(ct) is float:
+            ct = np.array(ct, node.likes)
         return (self.back(wrap(ct), node.shapes)._data,)
 
     def recorded(self, node: Node, ct: Tensor) -> Sequence[Tensor]:
@@ -44,10 +49,14 @@ def _view(t: Tensor, array: np.ndarray, rule: ViewRule, details: Any) -> Tensor:
     """A tensor that shows `array`, part of the memory of `t`."""
     made = Tensor(array, None, cell_of(t))
     if t._needs and mode.enabled:
-        node = Node(rule, (), None, (t if t._node is None else t._node,))
-        node.shapes = details
-        _follow(t, made, node)
+        _follow(t, made, _node(t, rule, details))
     return made
+
+
+def _node(t: Tensor, rule: ViewRule, details: Any) -> Node:
+    node = Node(rule, (), None, (t if t._node is None else t._node,))
+    node.shapes, node.likes = details, t.dtype
+    return node
 
 
 def _follow(t: Tensor, made: Tensor, node: Node) -> None:
@@ -94,9 +103,7 @@ def reshape(t: Tensor, shape: Shape) -> Tensor:
         return _view(t, array, _RESHAPE, t.shape)
     made = wrap(array)
     if t._needs and mode.enabled:
-        node = Node(_RESHAPE, (), None, (t if t._node is None else t._node,))
-        node.shapes = t.shape
-        made._node, made._needs = node, True
+        made._node, made._needs = _node(t, _RESHAPE, t.shape), True
     return made
 
 
@@ -185,9 +192,7 @@ def _slice_node(t: Tensor, index: tuple[Any, ...], out: Shape) -> Node:
     """The node of a slice: a call of the strided read, with axes taken whole joined to their neighbours."""
     sizes, blocks = _blocks(t.shape, index)
     if not sizes:
-        node = Node(_RESHAPE, (), None, (t if t._node is None else t._node,))
-        node.shapes = t.shape
-        return node
+        return _node(t, _RESHAPE, t.shape)
     f = kernels.strided(len(sizes), _ELEMENTS[t.dtype])
     counts = [count for _, _, count in blocks]
     args = [t, *[number for block in blocks for number in block]]

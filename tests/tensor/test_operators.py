@@ -249,6 +249,16 @@ def test_float32_stays():
     assert g.dtype == np.float32 and g.item() == pytest.approx(3.0 * np.exp(2.25), rel=1e-6)
     (h,) = ad.grad(g, x)
     assert h.item() == pytest.approx((2.0 + 9.0) * np.exp(2.25), rel=1e-6)
+    x = T([1.5], np.float32)
+    for step in (lambda t: t.reshape(()), lambda t: t[0], lambda t: t.sum(), lambda t: t.reshape(1, 1) * t):
+        seen = []
+        y = step(x * 2.0)
+        y.register_hook(seen.append)
+        (y * y).reshape(()).sin().backward()
+        assert x.grad.dtype == np.float32 and seen[0].dtype == np.float32
+        x.grad = None
+        (g,) = ad.grad(step(x * x).reshape(()) * 2.0, x)
+        assert g.dtype == np.float32 and g.shape == (1,)
     assert a.to(np.float64).dtype == np.float64 and a.to("int64").tolist() == [1, 2]
 
 
