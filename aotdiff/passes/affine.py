@@ -181,7 +181,7 @@ class Prover:
     def _from_facts(self, atom: Value, below: bool) -> Iterator[Form]:
         """`factor * atom + rest >= 0` bounds the atom by `-rest` where the factor is 1 or -1."""
         for fact in reversed(self.facts.get(atom, ())):
-            factor = fact.terms.get(atom)
+            factor = fact.terms.get(atom, 0)
             if factor == (1 if below else -1):
                 rest = Form(fact.const, {a: k for a, k in fact.terms.items() if a is not atom})
                 yield Form().plus(rest, -factor)

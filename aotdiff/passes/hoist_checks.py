@@ -12,7 +12,7 @@ from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op
 from aotdiff.ir.types import I64
-from aotdiff.passes.acc_to_map import affine
+from aotdiff.passes.acc_sites import affine
 from aotdiff.passes.facts import is_total
 from aotdiff.passes.registry import register_local
 

@@ -29,6 +29,11 @@ def _name(value: Value) -> str:
     return value.op.name if value.op is not None else ""
 
 
+def _parts(value: Value) -> list[Value]:
+    """Operands of what a value is computed by."""
+    return value.op.operands if value.op is not None else []
+
+
 def _one(value: Value) -> bool:
     return is_constant(value, 1) or is_constant(value, 1.0)
 
@@ -42,9 +47,9 @@ def _add(c: Canonicalizer, op: Op) -> Value | None:
     if is_constant(x, -0.0):
         return y
     if _name(y) == "neg":
-        return c.emit("sub", x, y.op.operands[0])
+        return c.emit("sub", x, _parts(y)[0])
     if _name(x) == "neg":
-        return c.emit("sub", y, x.op.operands[0])
+        return c.emit("sub", y, _parts(x)[0])
     return None
 
 
@@ -54,20 +59,20 @@ def _add_i64(c: Canonicalizer, x: Value, y: Value) -> Value | None:
         return c.emit("add", y, x)
     if is_constant(y, 0):
         return x
-    if constant(y) is not None and _name(x) == "add" and constant(x.op.operands[1]) is not None:
-        return c.emit("add", x.op.operands[0], c.i64(constant(x.op.operands[1]) + constant(y)))
-    if constant(y) is not None and _name(x) == "sub" and constant(x.op.operands[0]) is not None:
-        return c.emit("sub", c.i64(constant(x.op.operands[0]) + constant(y)), x.op.operands[1])
-    if _name(x) == "sub" and x.op.operands[1] is y:
-        return x.op.operands[0]
-    if _name(y) == "sub" and y.op.operands[1] is x:
-        return y.op.operands[0]
+    if constant(y) is not None and _name(x) == "add" and constant(_parts(x)[1]) is not None:
+        return c.emit("add", _parts(x)[0], c.i64(constant(_parts(x)[1]) + constant(y)))
+    if constant(y) is not None and _name(x) == "sub" and constant(_parts(x)[0]) is not None:
+        return c.emit("sub", c.i64(constant(_parts(x)[0]) + constant(y)), _parts(x)[1])
+    if _name(x) == "sub" and _parts(x)[1] is y:
+        return _parts(x)[0]
+    if _name(y) == "sub" and _parts(y)[1] is x:
+        return _parts(y)[0]
     if _name(y) == "neg":
-        return c.emit("sub", x, y.op.operands[0])
-    if _name(x) == "add" and constant(x.op.operands[1]) is not None:
-        return c.emit("add", c.emit("add", x.op.operands[0], y), x.op.operands[1])
-    if _name(y) == "add" and constant(y.op.operands[1]) is not None:
-        return c.emit("add", c.emit("add", x, y.op.operands[0]), y.op.operands[1])
+        return c.emit("sub", x, _parts(y)[0])
+    if _name(x) == "add" and constant(_parts(x)[1]) is not None:
+        return c.emit("add", c.emit("add", _parts(x)[0], y), _parts(x)[1])
+    if _name(y) == "add" and constant(_parts(y)[1]) is not None:
+        return c.emit("add", c.emit("add", x, _parts(y)[0]), _parts(y)[1])
     return None
 
 
@@ -80,7 +85,7 @@ def _sub(c: Canonicalizer, op: Op) -> Value | None:
     if is_constant(x, -0.0):
         return c.emit("neg", y)
     if _name(y) == "neg":
-        return c.emit("add", x, y.op.operands[0])
+        return c.emit("add", x, _parts(y)[0])
     return None
 
 
@@ -92,25 +97,25 @@ def _sub_i64(c: Canonicalizer, x: Value, y: Value) -> Value | None:
     if is_constant(x, 0):
         return c.emit("neg", y)
     if _name(x) == "add":
-        a, b = x.op.operands
+        a, b = _parts(x)
         if a is y or b is y:
             return b if a is y else a
         if constant(b) is not None:
             return c.emit("add", c.emit("sub", a, y), b)
     if _name(y) == "add":
-        a, b = y.op.operands
+        a, b = _parts(y)
         if a is x or b is x:
             return c.emit("neg", b if a is x else a)
         if constant(b) is not None:
             return c.emit("add", c.emit("sub", x, a), c.i64(-constant(b)))
     if _name(y) == "sub":
-        a, b = y.op.operands
+        a, b = _parts(y)
         if a is x:
             return b
         if constant(x) is not None and constant(a) is not None:
             return c.emit("add", b, c.i64(constant(x) - constant(a)))
     if _name(y) == "neg":
-        return c.emit("add", x, y.op.operands[0])
+        return c.emit("add", x, _parts(y)[0])
     return None
 
 
@@ -125,12 +130,12 @@ def _mul(c: Canonicalizer, op: Op) -> Value | None:
     if x.type == I64:
         if is_constant(y, 0):
             return y
-        if constant(y) is not None and _name(x) == "mul" and constant(x.op.operands[1]) is not None:
-            return c.emit("mul", x.op.operands[0], c.i64(constant(x.op.operands[1]) * constant(y)))
+        if constant(y) is not None and _name(x) == "mul" and constant(_parts(x)[1]) is not None:
+            return c.emit("mul", _parts(x)[0], c.i64(constant(_parts(x)[1]) * constant(y)))
     if _name(x) == "neg" and _name(y) == "neg":
-        return c.emit("mul", x.op.operands[0], y.op.operands[0])
+        return c.emit("mul", _parts(x)[0], _parts(y)[0])
     if _name(x) == "neg" and constant(y) is not None:
-        return c.emit("mul", x.op.operands[0], c.const(-constant(y), y.type))
+        return c.emit("mul", _parts(x)[0], c.const(-constant(y), y.type))
     return None
 
 
@@ -144,16 +149,16 @@ def _div(c: Canonicalizer, op: Op) -> Value | None:
     if divisor and 2.0**-100 < abs(divisor) < 2.0**100 and abs(math.frexp(divisor)[0]) == 0.5:
         return c.emit("mul", x, c.const(1.0 / divisor, y.type))
     if _name(x) == "neg" and _name(y) == "neg":
-        return c.emit("div", x.op.operands[0], y.op.operands[0])
+        return c.emit("div", _parts(x)[0], _parts(y)[0])
     return None
 
 
 def _neg(c: Canonicalizer, op: Op) -> Value | None:
     (x,) = op.operands
     if _name(x) == "neg":
-        return x.op.operands[0]
+        return _parts(x)[0]
     if _name(x) == "sub" and x.type == I64:
-        return c.emit("sub", x.op.operands[1], x.op.operands[0])
+        return c.emit("sub", _parts(x)[1], _parts(x)[0])
     return None
 
 
@@ -165,7 +170,7 @@ def _mod(c: Canonicalizer, op: Op) -> Value | None:
     x, y = op.operands
     if is_constant(y, 1):
         return c.i64(0)
-    if _name(x) == "mod" and x.type == I64 and x.op.operands[1] is y:
+    if _name(x) == "mod" and x.type == I64 and _parts(x)[1] is y:
         return x
     return None
 
@@ -211,7 +216,7 @@ def _extreme(c: Canonicalizer, op: Op) -> Value | None:
     if constant(x) is not None:
         return c.emit(op.name, y, x)
     for outer, inner in ((x, y), (y, x)):
-        if _name(outer) == op.name and inner in outer.op.operands:
+        if _name(outer) == op.name and inner in _parts(outer):
             return outer
     if op.name == "maximum" and constant(y) is not None and constant(y) <= 0 and c.nonnegative(x):
         return x
@@ -225,7 +230,7 @@ def _abs(c: Canonicalizer, op: Op) -> Value | None:
     if _name(x) == "abs":
         return x if x.type != I64 else None
     if _name(x) == "neg":
-        return c.emit("abs", x.op.operands[0])
+        return c.emit("abs", _parts(x)[0])
     return x if x.type == I64 and c.nonnegative(x) else None
 
 
@@ -272,11 +277,11 @@ def _or(c: Canonicalizer, op: Op) -> Value | None:
 def _not(c: Canonicalizer, op: Op) -> Value | None:
     (x,) = op.operands
     if _name(x) == "not":
-        return x.op.operands[0]
+        return _parts(x)[0]
     if _name(x) in _NEGATED:
-        return c.emit(_NEGATED[_name(x)], *x.op.operands)
-    if _name(x) in _NEGATED_I64 and x.op.operands[0].type == I64:
-        return c.emit(_NEGATED_I64[_name(x)], *x.op.operands)
+        return c.emit(_NEGATED[_name(x)], *_parts(x))
+    if _name(x) in _NEGATED_I64 and _parts(x)[0].type == I64:
+        return c.emit(_NEGATED_I64[_name(x)], *_parts(x))
     return None
 
 
@@ -287,15 +292,15 @@ def _select(c: Canonicalizer, op: Op) -> Value | None:
     if x is y:
         return x
     if _name(cond) == "not":
-        return c.emit("select", cond.op.operands[0], y, x)
+        return c.emit("select", _parts(cond)[0], y, x)
     if constant(x) is True and constant(y) is False:
         return cond
     if constant(x) is False and constant(y) is True:
         return c.emit("not", cond)
-    if _name(x) == "select" and x.op.operands[0] is cond:
-        return c.emit("select", cond, x.op.operands[1], y)
-    if _name(y) == "select" and y.op.operands[0] is cond:
-        return c.emit("select", cond, x, y.op.operands[2])
+    if _name(x) == "select" and _parts(x)[0] is cond:
+        return c.emit("select", cond, _parts(x)[1], y)
+    if _name(y) == "select" and _parts(y)[0] is cond:
+        return c.emit("select", cond, x, _parts(y)[2])
     return None
 
 
@@ -305,7 +310,7 @@ def _cast(c: Canonicalizer, op: Op) -> Value | None:
         return x
     if _name(x) != "cast":
         return None
-    source = x.op.operands[0]
+    source = _parts(x)[0]
     if source.type == BOOL:
         return source if to == BOOL else c.emit("cast", source, to=to)
     if (source.type, x.type) == (F32, F64) and to in (F32, I64, BOOL):

@@ -27,7 +27,8 @@ def agree(a, b, exact: bool, rtol: float = 1e-8) -> bool:
         return isinstance(a, ExecutionError) and isinstance(b, ExecutionError)
     if exact:
         return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True))
-    return all(np.shape(x) == np.shape(y) and close(np.asarray(x), np.asarray(y), rtol) for x, y in zip(a, b, strict=True))
+    pairs = zip(map(np.asarray, a), map(np.asarray, b), strict=True)
+    return all(x.shape == y.shape and close(x, y, rtol) for x, y in pairs)
 
 
 def close(x, y, rtol: float) -> bool:
