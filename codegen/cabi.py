@@ -1,7 +1,8 @@
 """C entries: `int NAME(parameters..., sizes..., cotangents..., results...)` around native entries, as LLVM IR.
 
-Each size name comes once, after the parameters. The wrapper keeps one context per thread (thread-local storage, given
-back at thread exit), computes the sizes of arrays, and passes scratch memory where a result pointer is null.
+Each size name comes once, after the parameters. A function `NAME.body` computes the sizes of arrays and passes scratch
+memory where a result pointer is null; around it, `NAME` keeps its workspace and its error text per thread, `NAME_into`
+works in memory that the caller gives, and `NAME_workspace` says how much of it that takes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aotdiff.codegen import context
+from aotdiff.codegen.cstate import IN_MEMORY, REFUSED, WRONG_PROCESSOR, library_state, processor_check
 from aotdiff.codegen.text import Text, c_string, symbol
 from aotdiff.codegen.values import MEMORY_TYPES, SIZES
 
@@ -43,6 +45,14 @@ class CFunction:
     sizes: tuple[str, ...] = field(default=())
     extra: int = 0
 
+    def into(self) -> str:
+        """The variant that works in the caller's memory."""
+        return f"{self.name}_into"
+
+    def workspace(self) -> str:
+        """The query for the size of that memory."""
+        return f"{self.name}_workspace"
+
     def size_names(self) -> tuple[str, ...]:
         """Size names that are not parameters, in order of first appearance."""
         taken = {p.name for p in self.parameters if not p.sizes}
@@ -69,104 +79,6 @@ def size_text(size: Size, outer: int = 0) -> str:
     return f"({text})" if level < outer else text
 
 
-# State of a library: thread-local storage.
-SHARED = f"""
-@aotdiff.context = internal thread_local global [{context.SIZE} x i8] zeroinitializer, align 16
-@aotdiff.known = internal thread_local global i8 0
-@aotdiff_error_text = weak thread_local global ptr null
-@aotdiff.none = private unnamed_addr constant [1 x i8] zeroinitializer
-@__dso_handle = external hidden global i8
-declare i32 @__cxa_thread_atexit_impl(ptr, ptr, ptr)
-declare ptr @llvm.threadlocal.address.p0(ptr)
-
-define weak ptr @aotdiff_last_error() {{
-  %slot = call ptr @llvm.threadlocal.address.p0(ptr @aotdiff_error_text)
-  %text = load ptr, ptr %slot
-  %null = icmp eq ptr %text, null
-  %found = select i1 %null, ptr @aotdiff.none, ptr %text
-  ret ptr %found
-}}
-
-define internal ptr @aotdiff.thread() noinline nounwind {{
-entry:
-  %ctx = call ptr @llvm.threadlocal.address.p0(ptr @aotdiff.context)
-  %knownat = call ptr @llvm.threadlocal.address.p0(ptr @aotdiff.known)
-  %known = load i8, ptr %knownat
-  %new = icmp eq i8 %known, 0
-  br i1 %new, label %first, label %out
-first:
-  store i8 1, ptr %knownat
-  %rc = call i32 @__cxa_thread_atexit_impl(ptr @aotdiff.release, ptr %ctx, ptr @__dso_handle)
-  br label %out
-out:
-  ret ptr %ctx
-}}
-
-define internal i32 @aotdiff.failed(ptr %ctx, i32 %code) noinline nounwind {{
-  %slot = call ptr @llvm.threadlocal.address.p0(ptr @aotdiff_error_text)
-  %text = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}
-  store ptr %text, ptr %slot
-  ret i32 %code
-}}
-"""
-
-# State of code in memory, which has no thread-local storage of its own: a POSIX key that `set_key` gives.
-IN_MEMORY = f"""
-@aotdiff.key = internal global i32 0
-@aotdiff.spare = internal global [{context.SIZE} x i8] zeroinitializer, align 16
-declare ptr @pthread_getspecific(i32)
-declare i32 @pthread_setspecific(i32, ptr)
-declare ptr @calloc(i64, i64)
-
-define void @aotdiff.set_key(i32 %key) {{
-  store i32 %key, ptr @aotdiff.key
-  ret void
-}}
-
-define void @aotdiff.close(ptr %ctx) {{
-  call void @aotdiff.release(ptr %ctx)
-  call void @free(ptr %ctx)
-  ret void
-}}
-
-define internal ptr @aotdiff.thread() noinline nounwind {{
-entry:
-  %key = load i32, ptr @aotdiff.key
-  %found = call ptr @pthread_getspecific(i32 %key)
-  %new = icmp eq ptr %found, null
-  br i1 %new, label %first, label %out
-first:
-  %made = call ptr @calloc(i64 1, i64 {context.SIZE})
-  %full = icmp eq ptr %made, null
-  br i1 %full, label %spare, label %keep
-keep:
-  %rc = call i32 @pthread_setspecific(i32 %key, ptr %made)
-  br label %out
-spare:
-  br label %out
-out:
-  %ctx = phi ptr [ %found, %entry ], [ %made, %keep ], [ @aotdiff.spare, %spare ]
-  ret ptr %ctx
-}}
-
-define internal i32 @aotdiff.failed(ptr %ctx, i32 %code) noinline nounwind {{
-  ret i32 %code
-}}
-"""
-
-_REFUSED = f"""
-define internal i32 @aotdiff.refused(ptr %ctx, i32 %code, ptr %text) noinline nounwind {{
-  store i32 %code, ptr %ctx
-  %line = getelementptr i8, ptr %ctx, i64 {context.LINE}
-  store i32 0, ptr %line
-  %to = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}
-  call ptr @strncpy(ptr %to, ptr %text, i64 {context.MESSAGE_SIZE - 1})
-  %rc = call i32 @aotdiff.failed(ptr %ctx, i32 %code)
-  ret i32 %rc
-}}
-declare ptr @strncpy(ptr, ptr, i64)
-"""
-
 
 class _Wrapper(Text):
     """Writes one C entry."""
@@ -179,6 +91,7 @@ class _Wrapper(Text):
         self.nonnegative: dict[str, str] = {}
 
     def write(self) -> str:
+        """The body; `params` are then its parameters."""
         f = self.function
         params = [self._parameter(f"%p{i}", p) for i, p in enumerate(f.parameters)]
         for i, p in enumerate(f.parameters):
@@ -189,14 +102,13 @@ class _Wrapper(Text):
         own = len(params) - f.extra
         params[own:own] = sizes
         params += [f"ptr %r{j}" for j in range(len(f.results))]
-        context_ = self.op("call ptr @aotdiff.thread()")
-        self.ctx = context_
+        self.params = params
         args = [a for i, p in enumerate(f.parameters) for a in self._argument(f"%p{i}", p)]
         args += [a for j, r in enumerate(f.results) for a in self._result(f"%r{j}", r)]
-        code = self.op(f"call i32 {symbol(f'aotdiff.{f.native}')}({', '.join([*args, f'ptr {context_}'])})")
-        self._fail_if(self.op(f"icmp ne i32 {code}, 0"), f"call i32 @aotdiff.failed(ptr {context_}, i32 {code})")
-        self.do("ret i32 0")
-        return f"define i32 @{f.name}({', '.join(params)}) nounwind {{\n{self.body()}\n}}"
+        code = self.op(f"call i32 {symbol(f'aotdiff.{f.native}')}({', '.join([*args, 'ptr %ctx'])})")
+        self.do(f"ret i32 {code}")
+        head = f"define internal i32 @{f.name}.body({', '.join([*params, 'ptr %ctx'])}) nounwind"
+        return f"{head} {{\n{self.body()}\n}}"
 
     def _parameter(self, name: str, p: CArgument) -> str:
         return f"ptr {name}" if p.sizes else f"{MEMORY_TYPES[p.element]} {name}"
@@ -224,7 +136,7 @@ class _Wrapper(Text):
         size = str(SIZES[r.element])
         for d in dims:
             size = self.op(f"mul i64 {size}, {d}")
-        memory = self.op(f"call ptr @aot.alloc(ptr {self.ctx}, i64 {size})")
+        memory = self.op(f"call ptr @aot.alloc(ptr %ctx, i64 {size})")
         self._refuse_if(self.op(f"icmp eq ptr {memory}, null"), "MemoryError", "out of memory")
         after = self.block_name
         self.jump(go)
@@ -267,7 +179,7 @@ class _Wrapper(Text):
     def _refuse_if(self, bad: str, kind: str, message: str) -> None:
         text = self.texts.setdefault(message, f"@aotdiff.says{len(self.texts)}")
         number = context.KIND_NUMBERS[kind]
-        self._fail_if(bad, f"call i32 @aotdiff.refused(ptr {self.ctx}, i32 {number}, ptr {text})")
+        self._fail_if(bad, f"call i32 @aotdiff.refused(ptr %ctx, i32 {number}, ptr {text})")
 
     def _fail_if(self, bad: str, call: str) -> None:
         label, code = self.label("bad"), self.name()
@@ -275,12 +187,120 @@ class _Wrapper(Text):
         self.unless(bad, label)
 
 
-def wrappers(functions: Sequence[CFunction], state: str = SHARED) -> str:
-    """LLVM IR of the entries, to be added to the text of the module that has their native entries."""
+class _Shells:
+    """The exported functions around one body."""
+
+    def __init__(self, function: CFunction, params: Sequence[str], checked: bool):
+        self.function = function
+        self.params = ", ".join(params)
+        self.passed = ", ".join([*params, "ptr %ctx"])
+        self.checked = checked
+        self.small = f"@{function.name}.small"
+
+    def plain(self) -> str:
+        """The workspace and the error text of the thread."""
+        return self._shell("i32", self.function.name, self.params, f"""
+  %ctx = call ptr @aotdiff.thread()
+  %code = call i32 @{self.function.name}.body({self.passed})
+  %bad = icmp ne i32 %code, 0
+  br i1 %bad, label %failed, label %done, !prof !1
+done:
+  ret i32 0
+failed:
+  %rc = call i32 @aotdiff.failed(ptr %ctx, i32 %code)
+  ret i32 %rc""")
+
+    def into(self) -> str:
+        """The caller's memory."""
+        params = ", ".join(part for part in (self.params, "ptr %workspace, i64 %bytes") if part)
+        return self._shell("i32", self.function.into(), params, f"""
+  %ctx = call ptr @aotdiff.placed(ptr %workspace, i64 %bytes)
+  %none = icmp eq ptr %ctx, null
+  br i1 %none, label %failed, label %run, !prof !1
+run:
+  %code = call i32 @{self.function.name}.body({self.passed})
+  %bad = icmp ne i32 %code, 0
+  br i1 %bad, label %failed, label %done, !prof !1
+done:
+  ret i32 0
+failed:
+  %failure = phi i32 [ {context.KIND_NUMBERS["MemoryError"]}, %entry ], [ %code, %run ]
+  %rc = call i32 @aotdiff.carried(ptr %ctx, i32 %failure, ptr {self.small})
+  ret i32 %rc""")
+
+    def query(self) -> str:
+        """The call itself, in more and more memory until it is enough."""
+        return self._shell("i64", self.function.workspace(), self.params, f"""
+  br label %again
+again:
+  %bytes = phi i64 [ 16384, %entry ], [ %more, %larger ]
+  %memory = call ptr @malloc(i64 %bytes)
+  %ctx = call ptr @aotdiff.placed(ptr %memory, i64 %bytes)
+  %none = icmp eq ptr %ctx, null
+  br i1 %none, label %failed, label %run
+run:
+  %code = call i32 @{self.function.name}.body({self.passed})
+  %small = icmp eq i32 %code, {context.KIND_NUMBERS["MemoryError"]}
+  br i1 %small, label %larger, label %enough
+larger:
+  call void @free(ptr %memory)
+  %more = shl i64 %bytes, 2
+  br label %again
+enough:
+  %bad = icmp ne i32 %code, 0
+  br i1 %bad, label %failed, label %done
+done:
+  %used = call i64 @aotdiff.used(ptr %ctx)
+  call void @free(ptr %memory)
+  ret i64 %used
+failed:
+  %failure = phi i32 [ {context.KIND_NUMBERS["MemoryError"]}, %again ], [ %code, %enough ]
+  %rc = call i32 @aotdiff.carried(ptr %ctx, i32 %failure, ptr @aotdiff.nomemory)
+  call void @free(ptr %memory)
+  %wide = sext i32 %rc to i64
+  %negative = sub i64 0, %wide
+  ret i64 %negative""")
+
+    def _shell(self, result: str, name: str, params: str, body: str) -> str:
+        """The body behind a check of the processor."""
+        if not self.checked:
+            return f"define {result} @{name}({params}) nounwind {{\nentry:{body}\n}}"
+        wrong = -WRONG_PROCESSOR if result == "i64" else WRONG_PROCESSOR
+        check = f"""
+  %fits = call i1 @aotdiff.fits()
+  br i1 %fits, label %entry, label %wrong, !prof !0
+wrong:
+  ret {result} {wrong}
+entry:"""
+        return f"define {result} @{name}({params}) nounwind #1000 {{\nstart:{check}{body}\n}}"
+
+
+def wrappers(functions: Sequence[CFunction], triple: str = "", features: Sequence[str] = ()) -> str:
+    """LLVM IR of the entries of a library, to be added to the text of the module that has their native entries.
+
+    features: what the processor must have (x86); entries check it, and are themselves code for any processor.
+    """
+    check = processor_check(triple, features)
+    return _all(functions, library_state(triple) + check, True, bool(check))
+
+
+def in_memory(functions: Sequence[CFunction]) -> str:
+    """The same for code that `load` puts into memory: entries only, with a state that needs no thread-local storage."""
+    return _all(functions, IN_MEMORY, False, False)
+
+
+def _all(functions: Sequence[CFunction], state: str, variants: bool, checked: bool) -> str:
     texts: dict[str, str] = {}
-    written = [_Wrapper(f, texts).write() for f in functions]
+    written = []
+    for f in functions:
+        wrapper = _Wrapper(f, texts)
+        written.append(wrapper.write())
+        shells = _Shells(f, wrapper.params, checked)
+        written += [shells.plain(), *([shells.into(), shells.query()] if variants else [])]
+        if variants:
+            texts.setdefault(f"{f.into()}: the workspace is too small; {f.workspace()} says how large", shells.small)
     strings = []
     for text, name in texts.items():
         literal, size = c_string(text)
         strings.append(f"{name} = private unnamed_addr constant [{size} x i8] {literal}")
-    return "\n".join([state, _REFUSED, *strings, *written]) + "\n"
+    return "\n".join([state, REFUSED, *strings, *written]) + "\n"

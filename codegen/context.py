@@ -14,7 +14,7 @@ valid start. `aotdiff.release` (exported by every module) gives its memory back.
     1048  ptr   bump_end
     1056  i64   total          bytes in chunks
     1064  i64   want           size of the next chunk, at least
-    1072  i64   keep           workspace kept between calls at most (0: KEEP_DEFAULT)
+    1072  i64   keep           workspace kept between calls at most (0: KEEP_DEFAULT; -1: the caller's, no more of it)
     1080  i64   dirty          not 0 if anything was allocated since the last reset
     1088  ptr   free[192]      free lists by size class
 """

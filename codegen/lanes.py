@@ -24,13 +24,15 @@ class Plan:
     """A `par` in strips.
 
     lanes: of one vector. several: vectors taken at once while there are iterations enough. varying: values that
-    differ between lanes. local: accumulators made inside.
+    differ between lanes. local: accumulators made inside. rows: arrays of which each iteration reads its own row over
+    and over; a strip first turns them so that lanes are innermost.
     """
 
     lanes: int
     several: int
     varying: set[Value]
     local: set[Value]
+    rows: tuple[Value, ...] = ()
 
 
 def plan_of(op: Op, lanes: int) -> Plan | None:
@@ -46,15 +48,18 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
     flow = _Varying(region)
     if not _supported(region, flow.varying):
         return None
-    one, many = _Cost(flow, lanes, {region.args[-1]: 1}).both(region)
-    return Plan(lanes, _several(region, flow.varying), flow.varying, flow.local) if many < 0.8 * one else None
+    rows = _Rows(region).found
+    one, many = _Cost(flow, lanes, {region.args[-1]: 1}, rows).both(region)
+    if many >= 0.8 * one:
+        return None
+    return Plan(lanes, _several(region, flow.varying), flow.varying, flow.local, rows)
 
 
 def _several(region: Region, varying: set[Value]) -> int:
     """How many vectors a strip takes: several where the next operation would otherwise wait for the one before."""
     work = sum(1 for op in region.walk() if op.results and op.results[0] in varying)
     if any(op.name in ("par", "for", "while") for op in region.ops):
-        return 4 if work <= 24 else 1
+        return 4 if work <= 24 else 2 if work <= 40 else 1
     return 2 if work <= 64 else 1
 
 
@@ -177,6 +182,40 @@ def _supported_op(op: Op, varying: set[Value]) -> bool:
     return not any(v in varying for v in fixed) and all(_supported(r, varying) for r in op.regions)
 
 
+class _Rows:
+    """Arrays from outside that are read at [the last index, inner loops...], inside further loops."""
+
+    def __init__(self, region: Region):
+        self.index = region.args[-1]
+        self.inner: set[Value] = set()
+        self.again: dict[Value, None] = {}
+        self._region(region, [])
+        self.found = tuple(a for a in self.again if a not in self.inner)
+
+    def _region(self, region: Region, loops: list[Value]) -> None:
+        self.inner.update(region.args)
+        for op in region.ops:
+            self.inner.update(op.results)
+            if op.name == "read":
+                self._read(op, loops)
+            for r in op.regions:
+                self._region(r, [*loops, *_indices_over_sizes(op, r)])
+
+    def _read(self, op: Op, loops: list[Value]) -> None:
+        array, first, *rest = op.operands
+        if first is self.index and rest and len(set(rest)) == len(rest) and set(rest) < set(loops):
+            self.again[array] = None
+
+
+def _indices_over_sizes(op: Op, region: Region) -> list[Value]:
+    """Indices of a loop whose extents are sizes of arrays (or numbers)."""
+    if op.name not in ("par", "for"):
+        return []
+    extents = op.operands[: op.attrs["rank"]] if op.name == "par" else op.operands[:1]
+    pairs = zip(region.args, extents, strict=False)
+    return [arg for arg, extent in pairs if extent.op is not None and extent.op.name in ("dim", "const")]
+
+
 # Cost -----------------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +257,8 @@ def _vectorises(op: Op) -> bool:
 class _Cost:
     """Estimates of one iteration: alone, and its share of a strip."""
 
-    def __init__(self, flow: _Varying, lanes: int, strides: dict[Value, int | None]):
+    def __init__(self, flow: _Varying, lanes: int, strides: dict[Value, int | None], rows: tuple[Value, ...]):
+        self.rows = rows
         self.varying = flow.varying
         self.local = flow.local
         self.lanes = lanes
@@ -258,7 +298,7 @@ class _Cost:
 
     def _element(self, array: Value, indices: list[Value]) -> float:
         """Cost of one element access in a strip, per iteration."""
-        if not any(v in self.varying for v in indices):
+        if not any(v in self.varying for v in indices) or array in self.rows:
             return 1.0 / self.lanes
         if array in self.varying or not _is_contiguous(indices, self.strides):
             return 2.0

@@ -75,6 +75,11 @@ none:
 CHUNK = f"""
 define internal ptr @aot.chunk(ptr %ctx, i64 %need) #1 {{
 entry:
+  %keepat = getelementptr i8, ptr %ctx, i64 {ctx.KEEP}
+  %keep = load i64, ptr %keepat
+  %given = icmp eq i64 %keep, -1
+  br i1 %given, label %none, label %more
+more:
   %wantat = getelementptr i8, ptr %ctx, i64 {ctx.WANT}
   %want = load i64, ptr %wantat
   %totalat = getelementptr i8, ptr %ctx, i64 {ctx.TOTAL}
@@ -100,8 +105,8 @@ smaller:
   %hopeless = icmp eq ptr %again, null
   br i1 %hopeless, label %none, label %got
 got:
-  %p = phi ptr [ %try, %entry ], [ %again, %smaller ]
-  %n = phi i64 [ %size, %entry ], [ %need128, %smaller ]
+  %p = phi ptr [ %try, %more ], [ %again, %smaller ]
+  %n = phi i64 [ %size, %more ], [ %need128, %smaller ]
   %newtotal = add i64 %total, %n
   store i64 %newtotal, ptr %totalat
   store i64 0, ptr %wantat
@@ -268,40 +273,6 @@ clear:
 }}
 """
 
-# Bounds of this thread's stack; asked once per thread and context. A quarter megabyte is left for what we call.
-STACK_LIMIT = f"""
-define internal void @aot.stack_limit(ptr %ctx) #1 {{
-entry:
-  %attr = alloca [128 x i8], align 16
-  %low = alloca ptr, align 8
-  %size = alloca i64, align 8
-  %self = call i64 @pthread_self()
-  %threadat = getelementptr i8, ptr %ctx, i64 {ctx.STACK_THREAD}
-  %known = load i64, ptr %threadat
-  %same = icmp eq i64 %known, %self
-  br i1 %same, label %out, label %ask
-ask:
-  %limitat = getelementptr i8, ptr %ctx, i64 {ctx.STACK_LIMIT}
-  %frame = call ptr @llvm.frameaddress.p0(i32 0)
-  %here = ptrtoint ptr %frame to i64
-  %guess = sub i64 %here, 4194304
-  store i64 %guess, ptr %limitat
-  store i64 %self, ptr %threadat
-  %rc = call i32 @pthread_getattr_np(i64 %self, ptr %attr)
-  %failed = icmp ne i32 %rc, 0
-  br i1 %failed, label %out, label %read
-read:
-  %rc2 = call i32 @pthread_attr_getstack(ptr %attr, ptr %low, ptr %size)
-  %rc3 = call i32 @pthread_attr_destroy(ptr %attr)
-  %bottom = load i64, ptr %low
-  %limit = add i64 %bottom, 262144
-  store i64 %limit, ptr %limitat
-  br label %out
-out:
-  ret void
-}}
-"""
-
 # name -> (text, other runtime functions it calls, external declarations)
 RUNTIME: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "aot.alloc": (
@@ -330,16 +301,5 @@ RUNTIME: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         RELEASE,
         (),
         ("declare void @free(ptr)", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"),
-    ),
-    "aot.stack_limit": (
-        STACK_LIMIT,
-        (),
-        (
-            "declare ptr @llvm.frameaddress.p0(i32)",
-            "declare i64 @pthread_self()",
-            "declare i32 @pthread_getattr_np(i64, ptr)",
-            "declare i32 @pthread_attr_getstack(ptr, ptr, ptr)",
-            "declare i32 @pthread_attr_destroy(ptr)",
-        ),
     ),
 }

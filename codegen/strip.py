@@ -16,7 +16,7 @@ from aotdiff.codegen.checks import printable
 from aotdiff.codegen.function import Row
 from aotdiff.codegen.lanes import MATHS, Plan, plan_of
 from aotdiff.codegen.par import Level, Map, Reduction
-from aotdiff.codegen.values import Handle, Ref, element_size, llvm_type, memory_type
+from aotdiff.codegen.values import Buffer, Handle, Ref, element_size, llvm_type, memory_type
 
 from aotdiff.ir.graph import Op, Value
 from aotdiff.ir.ops import SCALAR_OPS
@@ -32,7 +32,7 @@ class Strip:
     """The strip being emitted.
 
     bases: varying integers that are a uniform scalar plus the number of the lane. masks: which lanes are active,
-    innermost last; some lane always is. local: accumulators made inside.
+    innermost last; some lane always is. local: accumulators made inside. rows: copies of rows, lanes innermost.
     """
 
     lanes: int
@@ -40,6 +40,8 @@ class Strip:
     local: set[Value]
     bases: dict[Value, str]
     masks: list[str] = field(default_factory=list)
+    rows: dict[Value, Ref] = field(default_factory=dict)
+    index: Value | None = None
 
     def follow(self, fe: FunctionEmitter, op: Op) -> None:
         """Learn whether a new varying integer is a base plus the lane."""
@@ -57,6 +59,9 @@ class Strip:
         indices = op.operands[1:]
         if not fe.varies(op.results[0]):
             return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]))
+        row = self.rows.get(op.operands[0])
+        if row is not None and indices[0] is self.index and not any(fe.varies(v) for v in indices[1:]):
+            return fe.load_element(row.element, fe.element_at(row, [fe.val(v) for v in indices[1:]]), self.lanes)
         if array.lanes > 1 and not any(fe.varies(v) for v in indices):
             return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]), self.lanes)
         if array.lanes == 1 and self._contiguous(fe, indices):
@@ -392,20 +397,46 @@ class _Body:
         """One strip, beginning at iteration `base`; gives the new accumulators."""
         fe, nest, lanes = self.fe, self.nest, self.lanes
         index = nest.region.args[-1]
-        fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: base}, masks)
+        fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: base}, masks, {}, index)
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
         fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
         at = base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), base)
         scope = fe.enter(nest.region)
+        turned = [self._turn(array, base) for array in self.plan.rows]
         fe.run(scope)
         following = self._join(state, at)
         for m in nest.maps:
             _store(fe, m, at)
+        for buffer in turned:
+            buffer.pinned = False
         for line in fe.free_rest(scope):
             fe.do(line)
         fe.leave()
         fe.strip = None
         return following
+
+    def _turn(self, array: Value, base: str) -> Buffer:
+        """Copy the rows of the lanes into an array with lanes innermost."""
+        fe, lanes = self.fe, self.lanes
+        strip, source = fe.strip, fe.ref(array)
+        assert strip is not None and isinstance(source.element, Scalar)
+        element, size = source.element, fe.count(source.dims[1:])
+        row = fe.new_array(source.dims[1:], element, lanes)
+        assert row.buffer is not None
+        row.buffer.pinned = True
+        first = fe.slot(source.ptr, element, fe.mul(base, size))
+        starts = [fe.slot(first, element, fe.mul(size, str(n))) for n in range(lanes)]
+        loop = Row(fe, size)
+
+        def each(n: int) -> str:
+            ptr = strip.if_active(fe, fe.slot(starts[n], element, loop.index), n, fe.module.nowhere())
+            return fe.load_element(element, ptr)
+
+        vector = fe.by_lane(element.kind, lanes, each)
+        fe.store_element(element, vector, fe.slot(row.ptr, element, loop.index, lanes), lanes)
+        loop.close(fe)
+        strip.rows[array] = row
+        return row.buffer
 
     def _join(self, state: list[str], linear: str) -> list[str]:
         fe, following = self.fe, []

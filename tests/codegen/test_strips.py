@@ -185,6 +185,36 @@ def test_loops_and_local_arrays(n: int) -> None:
     agree(single([("x", VECTOR), ("m", MATRIX)], body), rng(n).normal(size=n), rng(n + 1).normal(size=(n, 4)))
 
 
+@pytest.mark.parametrize("n", [0, 1, 9, 35])
+def test_rows_that_are_read_over_and_over(n: int) -> None:
+    """Nearest centre: each iteration reads its row once per centre; also in f32, as a matrix, and from the inside."""
+
+    def body(b, points, f, cube, centres):
+        k, d = b.dims(centres)
+
+        def distance(b, i, j):
+            def term(b, q):
+                away = b.sub(b.read(points, i, q), b.read(centres, j, q))
+                wide = b.cast(b.mul(b.read(f, i, q), b.read(f, i, b.i64(0))), F64)
+                return [b.add(b.mul(away, away), wide)]
+
+            (flat,) = b.par([d], ["sum"], term)
+            (deep,) = b.par([d, b.dim(cube, 2)], ["sum"], lambda b, q, r: [b.read(cube, i, q, r)])
+            return [b.add(flat, deep)]
+
+        def each(b, i):
+            return b.par([k], ["min", "argmin"], lambda b, j: distance(b, i, j) * 2)
+
+        return b.par([b.dim(points, 0)], ["sum", "map"], each)
+
+    types = [("points", MATRIX), ("f", Array(F32, (None, None))), ("cube", Array(F64, (None, None, None)))]
+    module = single([*types, ("centres", MATRIX)], body)
+    points, cube = rng(n).normal(size=(n, 4)), rng(n + 2).normal(size=(n, 4, 2))
+    agree(module, points, rng(1).normal(size=(n, 4)).astype(np.float32), cube, rng().normal(size=(3, 4)))
+    plan = lanes.plan_of(next(op for op in module.funcs["f"].body.ops if op.name == "par"), 8)
+    assert plan is not None and [v.name for v in plan.rows] == ["points", "f", "cube"]
+
+
 @pytest.mark.parametrize("n", [0, 3, 16, 21])
 def test_accumulators(n: int) -> None:
     def body(b, x, k, y):
