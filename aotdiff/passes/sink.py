@@ -156,8 +156,8 @@ class _Sinker:
         for side in branch.regions:
             takes = lambda user, _, side=side: self.inside(user, side)  # noqa: E731
             moved = self.cone(region, list(_uses_in(side)), takes, [])
-            for op, copy in self.left_behind(region, moved).items():
-                self.replace(op, [copy])
+            for op, copies in self.left_behind(region, moved).items():
+                self.replace(op, copies)
             for op in moved:
                 self.instead.setdefault(op, [])
                 self.home[op] = side
@@ -268,19 +268,24 @@ class _Sinker:
         for select in members:
             yield from (v for v in select.operands if v.op not in moved)
 
-    def left_behind(self, region: Region, moved: list[Op]) -> dict[Op, Op]:
-        """Copies that stay outside for the sake of checks in them, with what they need."""
+    def left_behind(self, region: Region, moved: list[Op]) -> dict[Op, list[Op]]:
+        """Copies that stay outside for the sake of checks in them, with what they need.
+
+        A call, whose checks stay in both, works on constants outside: it must not become one with the call that moves.
+        """
         wanted: set[Op] = set()
         for op in reversed(moved):
             if op in wanted or self.checks(op):
                 wanted.add(op)
                 wanted.update(v.op for v in _uses(op) if v.op is not None)
-        copies: dict[Op, Op] = {}
+        copies: dict[Op, list[Op]] = {}
         env: Env = {}
         for op in moved:
             if op in wanted:
-                copies[op] = copy_op(op, env)
-                self.add(copies[op], region)
+                constants = _constants(op, env) if _calls(op) else []
+                copies[op] = [*constants, copy_op(op, env)]
+                for each in copies[op]:
+                    self.add(each, region)
                 for inner in op.regions:
                     _drop_checks(inner)
         return copies
@@ -389,6 +394,29 @@ def _may_stop(op: Op, checking: set[str]) -> bool:
     return op.name == "check" or op.attrs.get("callee") in checking
 
 
+def _calls(op: Op) -> bool:
+    return op.name == "call" or any(inner.name == "call" for region in op.regions for inner in region.walk())
+
+
+def _constants(op: Op, env: Env) -> list[Op]:
+    """`stop_gradient` of the floats an operation uses from around it; `env` learns them."""
+    inside = {v for region in op.regions for v in _defined(region)}
+    made: list[Op] = []
+    for v in _uses(op):
+        if v not in inside and v not in env and is_differentiable(v.type):
+            made.append(Op("stop_gradient", [v], [v.type], loc=op.loc))
+            env[v] = made[-1].result
+    return made
+
+
+def _defined(region: Region) -> Iterator[Value]:
+    yield from region.args
+    for op in region.ops:
+        yield from op.results
+        for inner in op.regions:
+            yield from _defined(inner)
+
+
 def _drop_checks(region: Region) -> None:
     region.ops = [op for op in region.ops if op.name != "check"]
     for op in region.ops:
@@ -409,8 +437,8 @@ class _Branch:
     def build(self) -> None:
         sinker, last = self.sinker, self.members[-1]
         for side in self.sides:
-            for op, copy in sinker.left_behind(self.region, side).items():
-                sinker.replace(op, [copy])
+            for op, copies in sinker.left_behind(self.region, side).items():
+                sinker.replace(op, copies)
         for op in (op for side in self.sides for op in side):
             if op not in sinker.instead:
                 sinker.instead[op] = []
