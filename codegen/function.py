@@ -335,11 +335,17 @@ class FunctionEmitter(ScalarText):
 
     def is_dead(self, buffer: Buffer, scope: Scope) -> bool:
         """Whether no value that shows this memory is used after the current operation."""
+        # Dependents stay noted: what is dead after this operation may live in its regions, if it moves there.
         last, now = scope.last_use, scope.index
-        if any(last.get(v, -1) > now for v in buffer.members):
-            return False
-        buffer.dependents = [d for d in buffer.dependents if not self.is_dead(d, scope)]
-        return not buffer.dependents
+        seen = {buffer}
+        work = [buffer]
+        while work:
+            each = work.pop()
+            if any(last.get(v, -1) > now for v in each.members):
+                return False
+            work += [d for d in each.dependents if d not in seen]
+            seen.update(each.dependents)
+        return True
 
     def _uses_now(self, buffer: Buffer) -> int:
         """How often the current operation mentions this memory."""
@@ -471,6 +477,16 @@ class FunctionEmitter(ScalarText):
             EMITTERS[op.name](self, op)
             self._release_dead(op, op.results)
         scope.index = len(scope.region.ops) - 1
+
+    def simple(self, op: Op) -> None:
+        """A scalar operation, or one that makes no array."""
+        from aotdiff.codegen.emit import EMITTERS, SCALARS
+
+        scalar = SCALARS.get(op.name)
+        if scalar is not None:
+            self._scalar(op, scalar)
+        else:
+            EMITTERS[op.name](self, op)
 
     def _scalar(self, op: Op, emit: Callable[[FunctionEmitter, Op, list], str]) -> None:
         """A scalar operation, for all lanes where its result varies."""

@@ -634,3 +634,34 @@ def test_parameters_are_never_written() -> None:
     same(out, [np.zeros(5)])
     np.testing.assert_array_equal(x, before)
     assert shapes_of(out) == [(5,)] and run(module, "f", [x])[0].shape == (5,)
+
+
+def test_branch_that_may_give_an_array_from_outside() -> None:
+    """The array outlives its own last use as long as the result of the branch lives, also inside a later region."""
+
+    def weigh(b: Builder, array: Value, init: Value) -> list[Value]:
+        def each(b: Builder, i: Value) -> list[Value]:
+            return [b.mul(b.read(array, i), b.read(array, i))]
+
+        def body(b: Builder, h: Value) -> list[Value]:
+            (squares,) = b.par([b.dim(array, 0)], ["map"], each)
+
+            def add(b: Builder, i: Value) -> list[Value]:
+                b.accum(h, b.mul(b.read(squares, i), b.read(array, i)), i)
+                return []
+
+            b.par([b.dim(array, 0)], [], add)
+            return []
+
+        return b.withacc([init], body)
+
+    def body(b: Builder, x: Value, a: Value) -> list[Value]:
+        u = b.update(a, x, b.i64(0))
+        positive = b.scalar("gt", x, b.const(0.0))
+        (r,) = b.if_(positive, lambda b: [b.update(u, b.add(x, x), b.i64(1))], lambda b: [u])
+        zeros = b.fill(b.const(0.0), [b.dim(a, 0)])
+        return weigh(b, u, zeros) + weigh(b, r, zeros)
+
+    module = single([("x", F64), ("a", VECTOR)], body)
+    for x in (1.5, -1.5):
+        check(module, "f", x, np.array([0.1, 0.2, 0.3]))
