@@ -14,7 +14,7 @@ from typing import Any
 from tests.fuzz import statements, templates
 from tests.fuzz.tree import Node
 
-LITERALS = "0.3 0.7 1.2 0.05 2.0 1.0 0.5 (-1.3) (-0.4)".split()
+LITERALS = ["0.3", "0.7", "1.2", "0.05", "2.0", "1.0", "0.5", "(-1.3)", "(-0.4)"]
 _PLACE = re.compile(r"<([^<>=;+ ]+(?: [^<>;]*)?(?:; [^<>]*)?)>|\$(\w)")
 _ARRAY = re.compile(r"(\w)\[(.*)\]")
 

@@ -2,7 +2,7 @@
 
 The interpreter, native code from the graph as it is and from the optimised graph; reverse against forward mode;
 second derivatives against their transpose and against differences of the gradient; first derivatives against
-differences. Where they differ, a run with noise in the last digits tells a fault from a program that is sensitive to rounding.
+differences. Where two differ, runs with noise in the last digits tell a fault from a program that rounding upsets.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 from aotdiff.codegen import driver
+
 from aotdiff.ir import interpreter
 from aotdiff.ir.graph import Module
 from aotdiff.passes.pipeline import PIPELINES, run
@@ -259,7 +259,8 @@ class Check:
         scalar = "f_value_and_grad" in found
         if scalar:
             value, *gradient = found["f_value_and_grad"]
-            self.equal("forward and reverse", dot(gradient, self.direction), found["f_value_and_jvp"][1:], "f_value_and_grad")
+            tangent = found["f_value_and_jvp"][1:]
+            self.equal("forward and reverse", dot(gradient, self.direction), tangent, "f_value_and_grad")
         else:
             value, *gradient = found["f_value_and_vjp"]
             tangent = found["f_value_and_jvp"][1]
@@ -333,7 +334,8 @@ class Check:
 
 
 def dot(a: Any, b: Any) -> float:
-    return float(sum(np.sum(np.asarray(x, dtype=float) * np.asarray(y, dtype=float)) for x, y in zip(a, b, strict=True)))
+    pairs = [(np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for x, y in zip(a, b, strict=True)]
+    return float(sum(np.sum(x * y) for x, y in pairs))
 
 
 def error_kind(result: Any) -> str:
@@ -344,7 +346,8 @@ def error_kind(result: Any) -> str:
 
 
 def describe(results: Any) -> str:
-    return str(results)[:400] if isinstance(results, Exception) else str([np.asarray(v).tolist() for v in results])[:600]
+    text = str(results) if isinstance(results, Exception) else str([np.asarray(v).tolist() for v in results])
+    return text[:500]
 
 
 def arguments(element: str, rng: np.random.Generator, empty: bool) -> list[Any]:

@@ -200,7 +200,9 @@ def _quiet(settings: Settings, number: int, made: Program, text: str, plan: Plan
         return
 
 
-def run_for(settings: Settings, seconds: float, count: int, first: int = 0, step: int = 1) -> Iterator[tuple[Summary, Failure | None]]:
+def run_for(
+    settings: Settings, seconds: float, count: int, first: int = 0, step: int = 1
+) -> Iterator[tuple[Summary, Failure | None]]:
     """Programs until the time is over or `count` were run; the summary so far after each."""
     summary = Summary()
     end = time.monotonic() + seconds

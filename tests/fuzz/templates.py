@@ -1,8 +1,9 @@
 """What random programs are made of: a table of expressions per type, in the language's own words.
 
 A template is source text. `<f>` stands for an expression of that type, `<b; $i:$D>` for one that also sees `i`, an
-index below `D`, `<f; $t=f>` for one that sees a value `t` of that type, `<ix $D>` for an index in range, `<name f[$D]>` for
-a variable, `<pick a b c>` for one of the words. `$D`, `$E` are sizes, other `$` words fresh names, `T` the float type.
+index below `D`, `<f; $t=f>` for one that sees a value `t` of that type, `<ix $D>` for an index in range,
+`<name f[$D]>` for a variable, `<pick a b c>` for one of the words. `$D`, `$E` are sizes, other `$` words fresh names,
+`T` the float type.
 """
 
 from __future__ import annotations
