@@ -306,6 +306,12 @@ def _insert(frame: _Frame, op: Op, args: list) -> list:
     return [array]
 
 
+def _dim(frame: _Frame, op: Op, args: list) -> list:
+    axis, type_ = op.attrs["axis"], op.operands[0].type
+    assert isinstance(type_, Array)
+    return [(type_.dims[axis] or 0) if args[0] is None else args[0].shape[axis]]
+
+
 def _reshape(frame: _Frame, op: Op, args: list) -> list:
     if math.prod(args[1:]) != args[0].size:
         raise GraphError(f"reshape of {args[0].shape} to {args[1:]}")
@@ -422,7 +428,7 @@ def _unsupported(frame: _Frame, op: Op, args: list) -> list:
 EXECUTE: dict[str, Callable[[_Frame, Op, list], list]] = {
     "stop_gradient": lambda frame, op, args: [args[0]],
     "undef": lambda frame, op, args: [_undefined(op.attrs["type"])],
-    "dim": lambda frame, op, args: [args[0].shape[op.attrs["axis"]]],
+    "dim": _dim,
     "read": _read,
     "update": _update,
     "insert": _insert,

@@ -37,7 +37,8 @@ Structured operations (operands; attrs; regions; results):
 - `vjp` (args..., cotangents...; callee, wrt, value): cotangents of the parameters `wrt` (indices), given one cotangent per
   float result; with `value` the results come first. `jvp` (args..., tangents...; callee, wrt, value): one tangent per
   `wrt`, results likewise. The expand-derivatives pass replaces both by calls of generated functions.
-- `stop_gradient` (x): x, with derivative zero. `undef`: a value nobody reads (the side not taken).
+- `stop_gradient` (x): x, with derivative zero. `undef`: a value nobody reads (the side not taken);
+  sizes that its type does not state are 0.
 - `record_make` (fields...; record) / `record_unpack` (record; ) pack residuals; each is the other's adjoint.
 """
 
