@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+Edge = Any  # a leaf tensor, a Node, a Slot
+
 
 class Cell:
     """The version of a buffer, shared by every tensor that shows it.

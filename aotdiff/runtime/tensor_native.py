@@ -23,7 +23,8 @@ from aotdiff.runtime.graph_nodes import Node
 from aotdiff.runtime.tensor import Tensor
 
 LIMIT = 4  # parameters of a plain call
-_ITEMS = 24  # of a tuple; of a list, the pointer to them
+_ITEMS = tuple.__basicsize__  # where a tuple has its items
+_LIST_ITEMS = 24  # where a list has the pointer to them
 _TABLE = (
     "Tensor", "Node", "CallRule", "Hole", "None", "True", "zero", "float", "ndarray", "f64", "off", "finish", "freed",
     "Py_IncRef", "Py_DecRef", "PyTuple_New", "PyList_New", "PyList_Append", "PyType_GenericAlloc",
@@ -439,7 +440,7 @@ start:
   %keeps = icmp eq ptr %keep, %true
   %length.at = getelementptr i8, ptr %list, i64 16
   %length = load i64, ptr %length.at
-  %nodes = call ptr @slot(ptr %list, i64 [ITEMS])
+  %nodes = call ptr @slot(ptr %list, i64 [LIST_ITEMS])
   %vectorcall = call ptr @entry(i64 [PyObject_Vectorcall])
   call void @hold(ptr %first)
   br label %walk
@@ -540,7 +541,8 @@ def _text(rule_type: type) -> str:
         (rule_type, ("chained", "run", "saves")),
     ):
         places |= {name: _slot_offset(type_, name) for name in names}
-    places |= {"ITEMS": _ITEMS, "LIMIT": LIMIT, "RULES": fastcall.RULES, "WRAPPER": fastcall.WRAPPER}
+    places |= {"ITEMS": _ITEMS, "LIST_ITEMS": _LIST_ITEMS, "LIMIT": LIMIT}
+    places |= {"RULES": fastcall.RULES, "WRAPPER": fastcall.WRAPPER}
     text = _PARTS + _CALL + _SCAN + _RUN
     for name, value in places.items():
         text = text.replace(f"i64 [{name}]", f"i64 {value}").replace(f", [{name}]", f", {value}")

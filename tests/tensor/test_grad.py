@@ -155,11 +155,16 @@ def test_b138_backward_from_several_results():
     assert x.grad == 4.0 and values(v.grad) == [2.0, 4.0]
 
 
-def test_b139_batches_by_hand():
+def test_b139_batches():
     x = T([1.0, 2.0, 3.0])
     y = square(x)
-    rows = [ad.grad(y, x, C(row), retain_graph=True)[0] for row in np.eye(3)]
-    assert np.array_equal(np.array([values(r) for r in rows]), np.diag([2.0, 4.0, 6.0]))
+    (jacobian,) = ad.grad(y, x, C(np.eye(3)), is_grads_batched=True)
+    assert np.array_equal(jacobian.numpy(), np.diag([2.0, 4.0, 6.0]))
+    with pytest.raises(RuntimeError, match="second time"):
+        ad.grad(y, x, C(np.eye(3)), is_grads_batched=True)
+    (jacobian,) = ad.grad(cube(x), x, C(np.eye(3)), create_graph=True, is_grads_batched=True)
+    (second,) = ad.grad(jacobian.sum(), x)
+    assert values(second) == [6.0, 12.0, 18.0]
 
 
 def test_constants_of_the_compiled_code_are_not_shared():
