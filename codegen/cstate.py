@@ -202,7 +202,7 @@ def processor_check(triple: str, features: Sequence[str]) -> str:
     steps = []
     for n, ((leaf, register), mask) in enumerate(sorted(masks.items())):
         steps.append(f"""
-  %leaf{n} = call {{ i32, i32, i32, i32 }} asm "cpuid", "={{ax}},={{bx}},={{cx}},={{dx}},0,2"(i32 {leaf}, i32 0)
+  %leaf{n} = call {{ i32, i32, i32, i32 }} asm "cpuid", "={{ax}},={{bx}},={{cx}},={{dx}},0,2,~{{dirflag}},~{{fpsr}},~{{flags}}"(i32 {leaf}, i32 0)
   %bits{n} = extractvalue {{ i32, i32, i32, i32 }} %leaf{n}, {register}
   %have{n} = and i32 %bits{n}, {_signed(mask)}
   %all{n} = icmp eq i32 %have{n}, {_signed(mask)}
@@ -225,7 +225,7 @@ ask:
 }}
 
 define internal i1 @aotdiff.ask_processor() noinline nounwind #1000 {{
-  %top = call {{ i32, i32, i32, i32 }} asm "cpuid", "={{ax}},={{bx}},={{cx}},={{dx}},0,2"(i32 0, i32 0)
+  %top = call {{ i32, i32, i32, i32 }} asm "cpuid", "={{ax}},={{bx}},={{cx}},={{dx}},0,2,~{{dirflag}},~{{fpsr}},~{{flags}}"(i32 0, i32 0)
   %leaves = extractvalue {{ i32, i32, i32, i32 }} %top, 0
   %enough = icmp uge i32 %leaves, 7
   br i1 %enough, label %first, label %bad

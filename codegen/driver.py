@@ -16,6 +16,7 @@ from aotdiff.codegen import target as targets
 from aotdiff.codegen.cabi import CFunction
 from aotdiff.codegen.loader import LOCK, CodegenError, Native, Options, load, target_machine
 from aotdiff.codegen.module import ModuleText
+from aotdiff.codegen.system import fit_pointers
 
 from aotdiff.ir.graph import Module
 
@@ -56,8 +57,12 @@ def emit_llvm(
 
 def library_llvm(module: Module, functions: Sequence[CFunction], options: Options | None = None) -> str:
     """LLVM IR of a library: native entries, and C entries around them. Not for `load`, which has no thread storage."""
+    options = options or Options()
     names = list(dict.fromkeys(f.native for f in functions))
-    return emit_llvm(module, names, options, scratch=True) + cabi.wrappers(functions)
+    triple = options.triple or llvm.get_process_triple()
+    text = emit_llvm(module, names, options, scratch=True)
+    text += cabi.wrappers(functions, triple, targets.required_features(options.cpu, options.triple))
+    return fit_pointers(text, triple)
 
 
 def optimised(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> llvm.ModuleRef:

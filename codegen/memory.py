@@ -252,7 +252,7 @@ merge:
 """
 
 RELEASE = f"""
-define void @aotdiff.release(ptr %ctx) #1 {{
+define weak void @aotdiff.release(ptr %ctx) #1 {{
 entry:
   %listat = getelementptr i8, ptr %ctx, i64 {ctx.CHUNKS}
   %list = load ptr, ptr %listat

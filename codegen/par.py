@@ -243,13 +243,14 @@ class Nest:
 
     def emit(self, fe: FunctionEmitter) -> list[str]:
         """All loops; gives the accumulators."""
-        from aotdiff.codegen import strip
+        from aotdiff.codegen import strip, tile
 
         states = [s for r, _ in self.reductions for s in r.starts(fe)]
         levels: list[Level] = []
         linear = "0"
         plan = strip.plan(fe, self.op)
-        scalar = self.extents if plan is None else self.extents[:-1]
+        tiled = plan is not None and tile.fits(self.op)
+        scalar = self.extents[: len(self.extents) - (2 if tiled else 0 if plan is None else 1)]
         if plan is not None and not scalar and checks.runs_long(self.region):
             checks.poll(fe)
         for r, extent in enumerate(scalar):
@@ -259,7 +260,10 @@ class Nest:
             levels.append(level)
             if r == 0 and checks.runs_long(self.region):
                 checks.poll(fe)
-        if plan is not None:
+        state: list[str] = []
+        if plan is not None and tiled:
+            tile.emit(fe, self, plan, linear)
+        elif plan is not None:
             state = strip.emit(fe, self, plan, states, linear)
         else:
             state = self.body(fe, [name for _, name in states], linear)

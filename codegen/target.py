@@ -42,6 +42,16 @@ def host_features() -> dict[str, bool]:
     return dict(llvm.get_host_cpu_features())
 
 
+_REQUIRED = ("avx", "avx2", "fma", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+
+
+def required_features(cpu: str, triple: str | None) -> list[str]:
+    """Features that code for this machine's processor may use, as Linux names them; none where it is for any."""
+    if triple is not None or cpu != "native":
+        return []
+    return [name for name in _REQUIRED if host_features().get({"bmi1": "bmi"}.get(name, name))]
+
+
 @functools.cache
 def _has_vector(symbol: str) -> bool:
     find = libmvec()

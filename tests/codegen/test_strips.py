@@ -328,3 +328,35 @@ def test_random_nests(seed: int) -> None:
         atol=1e-9,
         levels=(3,),
     )
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 16, 3), (5, 17, 2), (8, 9, 0), (0, 4, 4), (3, 0, 2), (13, 40, 7)])
+def test_contractions(sizes: tuple[int, int, int]) -> None:
+    """Matrix products with what is fused around them, in batches too, and sums that do not depend on the column."""
+    n, k, m = sizes[0], sizes[1], sizes[2]
+
+    def body(b, x, w, u, batch):
+        def each(b, i, j):
+            bias = b.read(u, j)
+            total, row, last = b.par(
+                [b.dim(w, 0)],
+                ["sum", "sum", "sum"],
+                lambda b, q: [
+                    b.mul(b.read(x, i, q), b.read(w, q, j)),
+                    b.mul(b.read(x, i, q), b.cast(i, F64)),
+                    b.read(w, q, j),
+                ],
+            )
+            return [b.scalar("tanh", b.add(total, bias)), row, b.add(last, b.cast(b.add(i, j), F64))]
+
+        plain = b.par([b.dim(x, 0), b.dim(w, 1)], ["map", "map", "map"], each)
+
+        def other(b, s, i, j):
+            return b.par([b.dim(w, 0)], ["sum"], lambda b, q: [b.mul(b.read(batch, s, i, q), b.read(w, q, j))])
+
+        return [*plain, *b.par([b.dim(batch, 0), b.dim(batch, 1), b.dim(w, 1)], ["map"], other)]
+
+    cube = Array(F64, (None, None, None))
+    module = single([("x", MATRIX), ("w", MATRIX), ("u", VECTOR), ("batch", cube)], body)
+    x, w, batch = rng().normal(size=(n, m)), rng(1).normal(size=(m, k)), rng(2).normal(size=(2, n, m))
+    agree(module, x, w, rng(3).normal(size=k), batch)

@@ -1,0 +1,153 @@
+"""Contractions: a `par` over two or more indices around one sum, several rows at once around strips of columns.
+
+What the rows share, which is what is read at the column, is read once for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aotdiff.codegen.par import Level, Reduction
+from aotdiff.codegen.strip import Strip
+from aotdiff.ir.graph import Op, Region
+from aotdiff.ir.ops import SCALAR_OPS
+from aotdiff.ir.types import Scalar
+
+if TYPE_CHECKING:
+    from aotdiff.codegen.function import FunctionEmitter
+    from aotdiff.codegen.lanes import Plan
+    from aotdiff.codegen.par import Nest
+
+ROWS = 4
+_SIMPLE = (*SCALAR_OPS, "read", "dim", "yield")
+
+
+def fits(op: Op) -> bool:
+    """Whether a `par` with strips is such a contraction."""
+    region = op.regions[0]
+    if op.attrs["rank"] < 2 or set(op.attrs["kinds"]) != {"map"}:
+        return False
+    if not all(isinstance(v.type, Scalar) for v in region.yielded):
+        return False
+    loops = [inner for inner in region.ops if inner.name not in _SIMPLE]
+    return len(loops) == 1 and _is_sum(loops[0])
+
+
+def _is_sum(op: Op) -> bool:
+    if op.name != "par" or op.attrs["rank"] != 1 or set(op.attrs["kinds"]) != {"sum"}:
+        return False
+    return all(inner.name in _SIMPLE for inner in op.regions[0].ops)
+
+
+def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, linear: str) -> None:
+    """The two innermost loops."""
+    start = "0"
+    columns = nest.lead[-1]
+    if plan.several > 1:
+        start = _whole(fe, nest, plan, plan.lanes * plan.several, linear, start)
+    main = _whole(fe, nest, plan, plan.lanes, linear, start)
+    rest, done = fe.label("rest"), fe.label("whole")
+    left = fe.op(f"sub i64 {columns}, {main}")
+    fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
+    fe.start(rest)
+    numbers = "<" + ", ".join(f"i64 {n}" for n in range(plan.lanes)) + ">"
+    active = fe.op(f"icmp slt <{plan.lanes} x i64> {numbers}, {fe.splat(left, 'i64', plan.lanes)}")
+    _Tile(fe, nest, plan, plan.lanes, linear, main, [active]).all_rows()
+    fe.jump(done)
+    fe.start(done)
+
+
+def _whole(fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str, start: str) -> str:
+    """Strips of so many whole columns from `start` on; gives the column behind them."""
+    main = fe.op(f"and i64 {nest.lead[-1]}, {-lanes}")
+    level = Level(fe, main, [], lanes, start)
+    _Tile(fe, nest, plan, lanes, linear, level.index, []).all_rows()
+    level.close(fe, [])
+    return main
+
+
+class _Tile:
+    """All rows of one strip of columns."""
+
+    def __init__(
+        self, fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str, base: str, masks: list[str]
+    ):
+        self.fe, self.nest, self.linear, self.base = fe, nest, linear, base
+        region = nest.region
+        self.row, self.column = region.args[-2], region.args[-1]
+        at = next(k for k, op in enumerate(region.ops) if op.name == "par")
+        self.loop, self.before, self.after = region.ops[at], region.ops[:at], region.ops[at + 1 : -1]
+        self.strip = Strip(lanes, plan.varying, plan.local, {self.column: base}, masks, {}, self.column)
+        numbers = ", ".join(f"i64 {n}" for n in range(lanes))
+        self.columns = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
+
+    def all_rows(self) -> None:
+        fe, count = self.fe, self.nest.lead[-2]
+        main = fe.op(f"and i64 {count}, {-ROWS}")
+        for extent, rows, start in ((main, ROWS, "0"), (count, 1, main)):
+            level = Level(fe, extent, [], rows, start)
+            self._rows(level.index, rows)
+            level.close(fe, [])
+
+    def _rows(self, first: str, rows: int) -> None:
+        """Some rows at once: what comes before the sum for each, one loop for all sums, what comes after for each."""
+        fe = self.fe
+        fe.strip = self.strip
+        scope = fe.enter(self.nest.region)
+        fe.env[self.column] = self.columns
+        indices = [fe.add(first, str(r)) for r in range(rows)]
+        known = []
+        for index in indices:
+            fe.env[self.row] = index
+            fe.nonneg.add(index)
+            self._ops(self.before)
+            known.append({v: fe.env[v] for v in (self.row, *(v for op in self.before for v in op.results))})
+        sums = self._sums(known)
+        for index, values, totals in zip(indices, known, sums, strict=True):
+            fe.env.update(values)
+            fe.env.update(zip(self.loop.results, totals, strict=True))
+            self._ops(self.after)
+            self._store(index)
+        for line in fe.free_rest(scope):
+            fe.do(line)
+        fe.leave()
+        fe.strip = None
+
+    def _ops(self, ops: list[Op]) -> None:
+        for op in ops:
+            self.fe.simple(op)
+
+    def _sums(self, known: list[dict]) -> list[list[str]]:
+        """The sums of each row, in one loop."""
+        fe, region = self.fe, self.loop.regions[0]
+        reductions = [Reduction("sum", v.type, fe.lanes_of(v)) for v in region.yielded if isinstance(v.type, Scalar)]
+        starts = [s for _ in known for r in reductions for s in r.starts(fe)]
+        level = Level(fe, fe.val(self.loop.operands[0]), starts)
+        fe.env[region.args[0]] = level.index
+        scope = fe.enter(region)
+        following: list[str] = []
+        for values in known:
+            fe.env.update(values)
+            self._ops(region.ops[:-1])
+            following += self._joined(reductions, region, level.accumulators[len(following) :])
+        for line in fe.free_rest(scope):
+            fe.do(line)
+        fe.leave()
+        level.close(fe, following)
+        width = len(reductions)
+        return [level.accumulators[n * width : (n + 1) * width] for n in range(len(known))]
+
+    def _joined(self, reductions: list[Reduction], region: Region, state: list[str]) -> list[str]:
+        fe = self.fe
+        return [
+            r.join(fe, [now], fe.val(value), "0")[0]
+            for r, now, value in zip(reductions, state, region.yielded, strict=False)
+        ]
+
+    def _store(self, index: str) -> None:
+        fe, lead = self.fe, self.nest.lead
+        at = index if len(lead) == 2 else fe.add(fe.mul(self.linear, lead[-2]), index)
+        at = fe.add(fe.mul(at, lead[-1]), self.base)
+        for m in self.nest.maps:
+            assert isinstance(m.value.type, Scalar)
+            self.strip.store_contiguous(fe, m.value.type, fe.as_vector(m.value), m.slot(fe, at))
