@@ -11,7 +11,7 @@ from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.passes.facts import is_total
 from aotdiff.passes.registry import register_local
 
-_FREE = ("dim", "shaped", "reshape", "undef", "const")
+_FREE = ("dim", "shaped", "undef", "const")
 
 
 @register_local("hoist", "Compute before a loop what does not change in it.")
@@ -51,7 +51,7 @@ class _Hoister:
         if op.name not in _FREE:
             if parent.name == "if" or not _movable(op):
                 return False
-        elif parent.name == "if" and op.name in ("shaped", "reshape"):
+        elif parent.name == "if" and op.name == "shaped":
             return False  # the sizes need not fit on the other side
         return all(self.level[v] < level for v in _uses(op))
 
