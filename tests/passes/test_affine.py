@@ -63,7 +63,8 @@ def at_least(graph, text: str) -> bool:
 
 @pytest.mark.parametrize("text", [
     "n", "i", "m", "n - i - 1", "n - i - 2", "n - next - 1", "m - i - 1", "twice", "twice - i", "back", "n - back - 1",
-    "back - 1", "cycle", "2 - cycle", "i - j - 1", "n - j - 2", "sum", "n + n - sum - 3", "half", "n - half", "n - some",
+    "back - 1", "cycle", "2 - cycle", "i - j - 1", "n - j - 2", "sum", "n + n - sum - 3", "half", "n - half",
+    "n - some",
 ])  # fmt: skip
 def test_proven(graph, text):
     assert at_least(graph, text)
