@@ -17,6 +17,7 @@ _COSTS = {
 _SLOW_IN_LANES = ("lgamma", "digamma", "polygamma", "sinc")
 MATHS = set(SCALAR_OPS) - set(_COSTS)
 _USUAL_COUNT = 16
+_SIMPLE = (*SCALAR_OPS, "read", "dim", "yield")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,28 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
     flow = _Varying(region)
     if not _supported(region, flow.varying):
         return None
-    rows = _Rows(region).found
+    rows = _Rows(region, is_contraction(op)).found
     one, many = _Cost(flow, lanes, {region.args[-1]: 1}, rows).both(region)
     if many >= 0.8 * one:
         return None
     return Plan(lanes, _several(region, flow.varying), flow.varying, flow.local, rows)
+
+
+def is_contraction(op: Op) -> bool:
+    """A `par` over two or more indices around one sum, all of scalars."""
+    region = op.regions[0]
+    if op.attrs["rank"] < 2 or set(op.attrs["kinds"]) != {"map"}:
+        return False
+    if not all(isinstance(v.type, Scalar) for v in region.yielded):
+        return False
+    loops = [inner for inner in region.ops if inner.name not in _SIMPLE]
+    return len(loops) == 1 and _is_sum(loops[0])
+
+
+def _is_sum(op: Op) -> bool:
+    if op.name != "par" or op.attrs["rank"] != 1 or set(op.attrs["kinds"]) != {"sum"}:
+        return False
+    return all(inner.name in _SIMPLE for inner in op.regions[0].ops)
 
 
 def _several(region: Region, varying: set[Value]) -> int:
@@ -183,9 +201,13 @@ def _supported_op(op: Op, varying: set[Value]) -> bool:
 
 
 class _Rows:
-    """Arrays from outside that are read at [the last index, inner loops...], inside further loops."""
+    """Arrays from outside that are read at [the last index, inner loops...], inside further loops.
 
-    def __init__(self, region: Region):
+    In a contraction the rows are such a loop.
+    """
+
+    def __init__(self, region: Region, contraction: bool):
+        self.contraction = contraction
         self.index = region.args[-1]
         self.inner: set[Value] = set()
         self.again: dict[Value, None] = {}
@@ -203,7 +225,9 @@ class _Rows:
 
     def _read(self, op: Op, loops: list[Value]) -> None:
         array, first, *rest = op.operands
-        if first is self.index and rest and len(set(rest)) == len(rest) and set(rest) < set(loops):
+        if first is not self.index or not rest or len(set(rest)) < len(rest) or not set(rest) <= set(loops):
+            return
+        if self.contraction or len(rest) < len(loops):
             self.again[array] = None
 
 

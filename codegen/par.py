@@ -243,13 +243,13 @@ class Nest:
 
     def emit(self, fe: FunctionEmitter) -> list[str]:
         """All loops; gives the accumulators."""
-        from aotdiff.codegen import strip, tile
+        from aotdiff.codegen import lanes, strip, tile
 
         states = [s for r, _ in self.reductions for s in r.starts(fe)]
         levels: list[Level] = []
         linear = "0"
         plan = strip.plan(fe, self.op)
-        tiled = plan is not None and tile.fits(self.op)
+        tiled = plan is not None and lanes.is_contraction(self.op)
         scalar = self.extents[: len(self.extents) - (2 if tiled else 0 if plan is None else 1)]
         if plan is not None and not scalar and checks.runs_long(self.region):
             checks.poll(fe)

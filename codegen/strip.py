@@ -292,6 +292,29 @@ def _bits(element: Scalar) -> str:
     return "i8" if element.kind == "bool" else element.kind
 
 
+def turn(fe: FunctionEmitter, array: Value, base: str) -> Buffer:
+    """Copy the rows of the lanes, from row `base` on, into an array with lanes innermost. It stays pinned."""
+    strip, source = fe.strip, fe.ref(array)
+    assert strip is not None and isinstance(source.element, Scalar)
+    element, size = source.element, fe.count(source.dims[1:])
+    row = fe.new_array(source.dims[1:], element, strip.lanes)
+    assert row.buffer is not None
+    row.buffer.pinned = True
+    first = fe.slot(source.ptr, element, fe.mul(base, size))
+    starts = [fe.slot(first, element, fe.mul(size, str(n))) for n in range(strip.lanes)]
+    loop = Row(fe, size)
+
+    def each(n: int) -> str:
+        ptr = strip.if_active(fe, fe.slot(starts[n], element, loop.index), n, fe.module.nowhere())
+        return fe.load_element(element, ptr)
+
+    vector = fe.by_lane(element.kind, strip.lanes, each)
+    fe.store_element(element, vector, fe.slot(row.ptr, element, loop.index, strip.lanes), strip.lanes)
+    loop.close(fe)
+    strip.rows[array] = row
+    return row.buffer
+
+
 def horizontal(fe: FunctionEmitter, kind: str, type_: Scalar, vector: str, lanes: int, start: str) -> str:
     """A reduction over lanes, joined with `start`."""
     t, v = llvm_type(type_), f"<{lanes} x {llvm_type(type_)}>"
@@ -402,7 +425,7 @@ class _Body:
         fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
         at = base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), base)
         scope = fe.enter(nest.region)
-        turned = [self._turn(array, base) for array in self.plan.rows]
+        turned = [turn(fe, array, base) for array in self.plan.rows]
         fe.run(scope)
         following = self._join(state, at)
         for m in nest.maps:
@@ -414,29 +437,6 @@ class _Body:
         fe.leave()
         fe.strip = None
         return following
-
-    def _turn(self, array: Value, base: str) -> Buffer:
-        """Copy the rows of the lanes into an array with lanes innermost."""
-        fe, lanes = self.fe, self.lanes
-        strip, source = fe.strip, fe.ref(array)
-        assert strip is not None and isinstance(source.element, Scalar)
-        element, size = source.element, fe.count(source.dims[1:])
-        row = fe.new_array(source.dims[1:], element, lanes)
-        assert row.buffer is not None
-        row.buffer.pinned = True
-        first = fe.slot(source.ptr, element, fe.mul(base, size))
-        starts = [fe.slot(first, element, fe.mul(size, str(n))) for n in range(lanes)]
-        loop = Row(fe, size)
-
-        def each(n: int) -> str:
-            ptr = strip.if_active(fe, fe.slot(starts[n], element, loop.index), n, fe.module.nowhere())
-            return fe.load_element(element, ptr)
-
-        vector = fe.by_lane(element.kind, lanes, each)
-        fe.store_element(element, vector, fe.slot(row.ptr, element, loop.index, lanes), lanes)
-        loop.close(fe)
-        strip.rows[array] = row
-        return row.buffer
 
     def _join(self, state: list[str], linear: str) -> list[str]:
         fe, following = self.fe, []

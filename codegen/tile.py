@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen.par import Level, Reduction
-from aotdiff.codegen.strip import Strip
+from aotdiff.codegen.strip import Strip, turn
+
 from aotdiff.ir.graph import Op, Region
-from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     from aotdiff.codegen.par import Nest
 
 ROWS = 4
-_SIMPLE = (*SCALAR_OPS, "read", "dim", "yield")
-
-
-def fits(op: Op) -> bool:
-    """Whether a `par` with strips is such a contraction."""
-    region = op.regions[0]
-    if op.attrs["rank"] < 2 or set(op.attrs["kinds"]) != {"map"}:
-        return False
-    if not all(isinstance(v.type, Scalar) for v in region.yielded):
-        return False
-    loops = [inner for inner in region.ops if inner.name not in _SIMPLE]
-    return len(loops) == 1 and _is_sum(loops[0])
-
-
-def _is_sum(op: Op) -> bool:
-    if op.name != "par" or op.attrs["rank"] != 1 or set(op.attrs["kinds"]) != {"sum"}:
-        return False
-    return all(inner.name in _SIMPLE for inner in op.regions[0].ops)
 
 
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, linear: str) -> None:
@@ -72,7 +54,7 @@ class _Tile:
     def __init__(
         self, fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str, base: str, masks: list[str]
     ):
-        self.fe, self.nest, self.linear, self.base = fe, nest, linear, base
+        self.fe, self.nest, self.linear, self.base, self.rows = fe, nest, linear, base, plan.rows
         region = nest.region
         self.row, self.column = region.args[-2], region.args[-1]
         at = next(k for k, op in enumerate(region.ops) if op.name == "par")
@@ -83,11 +65,18 @@ class _Tile:
 
     def all_rows(self) -> None:
         fe, count = self.fe, self.nest.lead[-2]
+        fe.strip = self.strip
+        turned = [turn(fe, array, self.base) for array in self.rows]
+        fe.strip = None
         main = fe.op(f"and i64 {count}, {-ROWS}")
         for extent, rows, start in ((main, ROWS, "0"), (count, 1, main)):
             level = Level(fe, extent, [], rows, start)
             self._rows(level.index, rows)
             level.close(fe, [])
+        for buffer in turned:
+            buffer.pinned = False
+            del fe.scope.owned[buffer]
+            fe.free(buffer)
 
     def _rows(self, first: str, rows: int) -> None:
         """Some rows at once: what comes before the sum for each, one loop for all sums, what comes after for each."""

@@ -349,11 +349,15 @@ def test_contractions(sizes: tuple[int, int, int]) -> None:
             )
             return [b.scalar("tanh", b.add(total, bias)), row, b.add(last, b.cast(b.add(i, j), F64))]
 
-        plain = b.par([b.dim(x, 0), b.dim(w, 1)], ["map", "map", "map"], each)
+        plain = list(b.par([b.dim(x, 0), b.dim(w, 1)], ["map", "map", "map"], each))
 
         def other(b, s, i, j):
             return b.par([b.dim(w, 0)], ["sum"], lambda b, q: [b.mul(b.read(batch, s, i, q), b.read(w, q, j))])
 
+        def transposed(b, i, j):
+            return b.par([b.dim(x, 1)], ["sum"], lambda b, q: [b.mul(b.read(x, i, q), b.read(x, j, q))])
+
+        plain += b.par([b.dim(x, 0), b.dim(x, 0)], ["map"], transposed)
         return [*plain, *b.par([b.dim(batch, 0), b.dim(batch, 1), b.dim(w, 1)], ["map"], other)]
 
     cube = Array(F64, (None, None, None))
