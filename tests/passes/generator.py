@@ -382,8 +382,9 @@ class Generator:
         self.module.add(new_func("f", types, body))
         return self.module
 
-    def arguments(self) -> list:
-        n, m = self.rng.randrange(0, 4), self.rng.randrange(0, 4)
+    def arguments(self, size: int | None = None) -> list:
+        """Arguments of small random sizes, or of this size."""
+        n, m = (self.rng.randrange(0, 4), self.rng.randrange(0, 4)) if size is None else (size, size)
         number = lambda: self.rng.choice([0.5, -1.5, 2.0, 0.0, -0.0, 3.0, self.rng.uniform(-2, 2)])  # noqa: E731
         fill = lambda *sizes: np.array([number() for _ in range(math.prod(sizes))]).reshape(sizes)  # noqa: E731
-        return [fill(n), fill(m, self.rng.choice([n, m, 2])), fill(3), number(), self.rng.randrange(-2, 4)]
+        return [fill(n), fill(m, self.rng.choice([n, m, 2] if size is None else [size])), fill(3), number(), self.rng.randrange(-2, 4)]

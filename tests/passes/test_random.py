@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aotdiff.ir.interpreter import ExecutionError, run
+from aotdiff.ir.interpreter import Counter, ExecutionError, run
 from aotdiff.ir.parser import parse_module
 from aotdiff.ir.printer import print_module
 from aotdiff.ir.verifier import verify
@@ -68,3 +68,21 @@ def test_printing_round_trips(seed):
 @pytest.mark.parametrize("seed", range(1000, 1100))
 def test_pipeline(seed):
     check(seed, pipeline.PIPELINES[3], exact=False)
+
+
+def steps(module, args) -> int:
+    counter = Counter()
+    with np.errstate(all="ignore"):
+        run(module, "f", args, counter)
+    return counter.steps
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_pipeline_does_not_add_work(seed):
+    """On arrays of some size: what is computed again, or for elements nothing happens to, stays a constant factor."""
+    generator = Generator(seed, checks=False)
+    module, args = generator.program(), generator.arguments(7)
+    pipeline.run(module, pipeline.PIPELINES[1])
+    before = steps(module, args)
+    pipeline.run(module, pipeline.PIPELINES[3])
+    assert steps(module, args) <= 1.5 * before + 80
