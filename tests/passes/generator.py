@@ -387,4 +387,5 @@ class Generator:
         n, m = (self.rng.randrange(0, 4), self.rng.randrange(0, 4)) if size is None else (size, size)
         number = lambda: self.rng.choice([0.5, -1.5, 2.0, 0.0, -0.0, 3.0, self.rng.uniform(-2, 2)])  # noqa: E731
         fill = lambda *sizes: np.array([number() for _ in range(math.prod(sizes))]).reshape(sizes)  # noqa: E731
-        return [fill(n), fill(m, self.rng.choice([n, m, 2] if size is None else [size])), fill(3), number(), self.rng.randrange(-2, 4)]
+        columns = self.rng.choice([n, m, 2] if size is None else [size])
+        return [fill(n), fill(m, columns), fill(3), number(), self.rng.randrange(-2, 4)]
