@@ -103,10 +103,15 @@ class Region:
 
     def walk(self) -> Iterator[Op]:
         """Every operation here and in nested regions, in order, outer before inner."""
-        for op in self.ops:
-            yield op
-            for region in op.regions:
-                yield from region.walk()
+        stack = [iter(self.ops)]
+        while stack:
+            for op in stack[-1]:
+                yield op
+                if op.regions:
+                    stack += [iter(region.ops) for region in reversed(op.regions)]
+                    break
+            else:
+                stack.pop()
 
 
 class Func:

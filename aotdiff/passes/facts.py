@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
@@ -222,11 +221,11 @@ def functions_that_check(module: Module) -> set[str]:
     checking: set[str] = set()
     callers: dict[str, list[str]] = {}
     for func in module.funcs.values():
-        for op in func.body.walk():
-            if op.name == "check":
-                checking.add(func.name)
-            elif "callee" in op.attrs:
-                callers.setdefault(op.attrs["callee"], []).append(func.name)
+        names: list[str] = []
+        if _names_called(func.body, names):
+            checking.add(func.name)
+        for name in names:
+            callers.setdefault(name, []).append(func.name)
     pending = list(checking)
     while pending:
         for caller in callers.get(pending.pop(), ()):
@@ -260,14 +259,28 @@ def has_effects(op: Op, checking: set[str]) -> bool:
 
 def op_count(region: Region) -> int:
     """Operations in a region, nested ones included."""
-    return sum(1 for _ in region.walk())
+    count = len(region.ops)
+    for op in region.ops:
+        for inner in op.regions:
+            count += op_count(inner)
+    return count
 
 
-def callees(func: Func) -> Iterable[str]:
+def callees(func: Func) -> list[str]:
     """Names a function refers to: calls, derivatives of functions, rules."""
-    for op in func.body.walk():
+    names: list[str] = []
+    _names_called(func.body, names)
+    return names + [func.attrs[rule] for rule in ("vjp", "jvp") if rule in func.attrs]
+
+
+def _names_called(region: Region, names: list[str]) -> bool:
+    """Append the callees in order; whether there is a check. All functions are asked this often: it has to be fast."""
+    checks = False
+    for op in region.ops:
         if "callee" in op.attrs:
-            yield op.attrs["callee"]
-    for rule in ("vjp", "jvp"):
-        if rule in func.attrs:
-            yield func.attrs[rule]
+            names.append(op.attrs["callee"])
+        elif op.name == "check":
+            checks = True
+        for inner in op.regions:
+            checks = _names_called(inner, names) or checks
+    return checks

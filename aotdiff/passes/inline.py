@@ -6,6 +6,7 @@ Callees first, so that what is inlined has its own calls inlined already. Recurs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
@@ -30,27 +31,32 @@ def inline_small(module: Module) -> None:
 
 def inline_calls(module: Module, allowed: Callable[[Func], bool]) -> None:
     """Inline calls of non-recursive functions that are allowed and not too large."""
-    order, recursive = call_order(module)
-    uses = _call_counts(module)
+    graph = {func.name: callees(func) for func in module.funcs.values()}
+    order, recursive = _order(graph)
+    uses = Counter(name for names in graph.values() for name in names)
     sizes: dict[str, int] = {}
     bodies: set[str] = set()
     for name in order:
         func = module.funcs[name]
-        if any("callee" in op.attrs for op in func.body.walk()):
+        if not bodies.isdisjoint(graph[name]):
             _Inliner(module, bodies, sizes).func(func)
         size = sizes[name] = op_count(func.body)
-        wanted = func.attrs.get("inline") == "always" or size <= SMALL or uses.get(name, 0) == 1
+        wanted = func.attrs.get("inline") == "always" or size <= SMALL or uses[name] == 1
         if wanted and name not in recursive and func.attrs.get("inline") != "never" and allowed(func):
             bodies.add(name)
 
 
 def call_order(module: Module) -> tuple[list[str], set[str]]:
     """Function names, callees before callers, and those that can reach themselves."""
+    return _order({func.name: callees(func) for func in module.funcs.values()})
+
+
+def _order(graph: dict[str, list[str]]) -> tuple[list[str], set[str]]:
     order: list[str] = []
     recursive: set[str] = set()
-    for component in _components({f.name: [c for c in callees(f) if c in module.funcs] for f in module.funcs.values()}):
+    for component in _components({name: [c for c in names if c in graph] for name, names in graph.items()}):
         order += component
-        if len(component) > 1 or component[0] in callees(module.funcs[component[0]]):
+        if len(component) > 1 or component[0] in graph[component[0]]:
             recursive.update(component)
     return order, recursive
 
@@ -90,14 +96,6 @@ def _components(graph: dict[str, list[str]]) -> list[list[str]]:
                 on_stack.difference_update(stack[at:])
                 del stack[at:]
     return found
-
-
-def _call_counts(module: Module) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for func in module.funcs.values():
-        for name in callees(func):
-            counts[name] = counts.get(name, 0) + 1
-    return counts
 
 
 class _Inliner:
