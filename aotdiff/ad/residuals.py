@@ -215,7 +215,7 @@ class _Legaliser:
         if isinstance(value.type, Array):
             op.operands.extend(self.sizes.of(value))
         op.attrs = {**op.attrs, "kinds": (*op.attrs["kinds"], "map")}
-        return _add_result(op, map_result(value.type, static), value.name)
+        return _add_result(op, map_result(value.type, static), _saved(value))
 
     def _keep_flat(self, value: Value, op: Op, home: Region) -> list[Value]:
         assert isinstance(value.type, Array)
@@ -223,7 +223,7 @@ class _Legaliser:
             value = self._flatten(value, home)
         home.terminator.operands.append(value)
         op.attrs = {**op.attrs, "kinds": (*op.attrs["kinds"], "cat")}
-        flat = _add_result(op, Array(element_of(value.type), (None,)), value.name)
+        flat = _add_result(op, Array(element_of(value.type), (None,)), _saved(value))
         return [flat, _add_result(op, Array(I64, (None,)), f"{value.name}_offsets" if value.name else "offsets")]
 
     def _flatten(self, value: Value, home: Region) -> Value:
@@ -249,7 +249,7 @@ class _Legaliser:
         type_ = value.type
         if isinstance(type_, Array):
             type_ = Array(type_.element, (None,) * type_.rank)
-        return _add_result(op, type_, value.name)
+        return _add_result(op, type_, _saved(value))
 
     def _insert_before_yield(self, region: Region, ops: list[Op]) -> None:
         region.ops[-1:-1] = ops
@@ -454,6 +454,13 @@ def _held(value: Value, op: Op, home: Region) -> Value | None:
         return next((r for r, v in zip(op.results, home.yielded, strict=True) if v is value), None)
     slots = map_slots(op)
     return next((op.results[r] for kind, k, r, _ in slots if kind == "map" and home.yielded[k] is value), None)
+
+
+def _saved(value: Value) -> str:
+    """The name of what keeps a value: `emit --stage residuals` looks for it."""
+    if value.name.endswith("saved"):
+        return value.name
+    return f"{value.name}_saved" if value.name else "saved"
 
 
 def _add_result(op: Op, type_: Type, name: str) -> Value:

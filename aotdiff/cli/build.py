@@ -113,7 +113,7 @@ def _contents(
     makers: dict[str, tuple[str, Callable[[], bytes | str]]] = {
         "so": (f"{stem}.so", lambda: _linked(binary(), folder, stem)),
         "obj": (f"{stem}.o", binary),
-        "header": (f"{stem}.h", lambda: library.header_text(made, stem)),
+        "header": (f"{stem}.h", lambda: library.header_text(made, stem, stage("optimized"))),
         "py": (f"{stem}.py", lambda: module_text(made, stem)),
         "llvm": (f"{stem}.ll", lambda: str(driver.optimise(text(), code))),
         "asm": (f"{stem}.s", lambda: driver.target_machine(code).emit_assembly(driver.optimise(text(), code))),

@@ -6,6 +6,7 @@ colour. Curves lead from a value to where it is used. On the page, pointing at a
 
 from __future__ import annotations
 
+import colorsys
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -194,11 +195,18 @@ def _column(panel: Panel, left: float) -> str:
     return "\n".join(out)
 
 
+def _colour(line: int) -> str:
+    """A light colour of its own for a source line."""
+    red, green, blue = colorsys.hls_to_rgb(line * 47 % 360 / 360, 0.93, 0.6)
+    return f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"
+
+
 def _row(line: _Line, x: float, y: float, width: float) -> str:
     at = x + line.depth * _INDENT
-    colour = f"hsl({line.line * 47 % 360} 60% 93%)" if line.line else "none"
+    colour = _colour(line.line) if line.line else "none"
     mark = f' data-line="{line.line}"' if line.line else ""
     size = f'width="{width - line.depth * _INDENT:.0f}" height="{_ROW - 2}"'
     box = f'<rect class="row" x="{at - 3:.0f}" y="{y}" {size} rx="3" fill="{colour}"/>'
     kind = f'<tspan class="type">  {html.escape(line.type)}</tspan>' if line.type else ""
-    return f'<g{mark}>{box}<text x="{at:.0f}" y="{y + 12}">{html.escape(line.text)}{kind}</text></g>'
+    text = f'<text x="{at:.0f}" y="{y + 12}" xml:space="preserve">{html.escape(line.text)}{kind}</text>'
+    return f"<g{mark}>{box}{text}</g>"

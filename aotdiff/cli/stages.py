@@ -13,6 +13,7 @@ from aotdiff.cli.common import UsageError, function_of, names_of, open_module, p
 
 if TYPE_CHECKING:
     from aotdiff.ir.graph import Module as Graph
+    from aotdiff.ir.graph import Op, Value
     from aotdiff.runtime.function import Function
 
 STAGES = ("ast", "ssa", "adjoint", "residuals", "after:PASS", "llvm", "asm", "ptx")
@@ -107,23 +108,41 @@ def _after(graph: Graph, name: str, level: int) -> str:
 
 
 def _residuals(graph: Graph) -> str:
-    """What the reverse sweep reads of the forward one, by source line."""
+    """What the reverse sweep keeps of the forward one, by function and source line."""
     lines = []
-    for record, fields in graph.records.items():
-        lines.append(f"record {record}")
-        makers = [op for f in graph.funcs.values() for op in f.body.walk() if op.name == "record_make"]
-        maker = next((op for op in makers if op.attrs.get("record") == record), None)
-        for k, field in enumerate(fields):
-            value = maker.operands[k] if maker is not None else None
-            where = value.op.loc if value is not None and value.op is not None else None
-            name = f"%{value.name}" if value is not None and value.name else f"#{k}"
-            lines.append(f"  {name}: {field}" + (f"  at {where}" if where else ""))
     for func in graph.funcs.values():
-        kept = [(op, r) for op in func.body.walk() for r in op.results if r.name.endswith("_saved")]
-        if kept:
-            lines.append(f"function @{func.name}")
-            lines += [f"  %{r.name}: {r.type}" + (f"  at {op.loc}" if op.loc else "") for op, r in kept]
+        found = [entry for op in func.body.walk() for entry in _kept(op)]
+        if found:
+            lines.append(f"@{func.name}")
+            lines += [f"  {where}: %{name}: {type_}{how}" for where, name, type_, how in sorted(found)]
     return "\n".join(lines) if lines else "nothing is kept"
+
+
+def _kept(op: Op) -> list[tuple[str, str, str, str]]:
+    """Place, name, type of each value that an operation keeps, and where it is kept."""
+    if op.name == "record_make":
+        pairs = [(value, value, f", in record {op.attrs['record']}") for value in op.operands]
+    elif op.regions:
+        saved = [r for r in op.results if r.name == "saved" or r.name.endswith("_saved")]
+        pairs = [(r, _yielded_for(op, r), f", by {op.name}") for r in saved]
+    else:
+        pairs = []
+    found = []
+    for result, source, how in pairs:
+        loc = source.op.loc if source.op is not None and source.op.loc is not None else op.loc
+        where = f"{loc.path}:{loc.line}" if loc is not None else "?"
+        found.append((where, source.name.removesuffix("_saved") or "_", str(result.type), how))
+    return found
+
+
+def _yielded_for(op: Op, result: Value) -> Value:
+    """What the region of an operation yields for one of its map results (or results of an `if`)."""
+    from aotdiff.ad.structure import map_slots
+
+    if op.name not in ("par", "for", "while"):
+        return op.regions[-1].yielded[result.index]
+    home = op.regions[-1].yielded
+    return next((home[k] for _, k, r, _ in map_slots(op) if r == result.index), result)
 
 
 def _emit_ast(options: argparse.Namespace) -> int:
