@@ -79,7 +79,6 @@ def size_text(size: Size, outer: int = 0) -> str:
     return f"({text})" if level < outer else text
 
 
-
 class _Wrapper(Text):
     """Writes one C entry."""
 
@@ -199,7 +198,11 @@ class _Shells:
 
     def plain(self) -> str:
         """The workspace and the error text of the thread."""
-        return self._shell("i32", self.function.name, self.params, f"""
+        return self._shell(
+            "i32",
+            self.function.name,
+            self.params,
+            f"""
   %ctx = call ptr @aotdiff.thread()
   %code = call i32 @{self.function.name}.body({self.passed})
   %bad = icmp ne i32 %code, 0
@@ -208,12 +211,17 @@ done:
   ret i32 0
 failed:
   %rc = call i32 @aotdiff.failed(ptr %ctx, i32 %code)
-  ret i32 %rc""")
+  ret i32 %rc""",
+        )
 
     def into(self) -> str:
         """The caller's memory."""
         params = ", ".join(part for part in (self.params, "ptr %workspace, i64 %bytes") if part)
-        return self._shell("i32", self.function.into(), params, f"""
+        return self._shell(
+            "i32",
+            self.function.into(),
+            params,
+            f"""
   %ctx = call ptr @aotdiff.placed(ptr %workspace, i64 %bytes)
   %none = icmp eq ptr %ctx, null
   br i1 %none, label %failed, label %run, !prof !1
@@ -226,11 +234,16 @@ done:
 failed:
   %failure = phi i32 [ {context.KIND_NUMBERS["MemoryError"]}, %entry ], [ %code, %run ]
   %rc = call i32 @aotdiff.carried(ptr %ctx, i32 %failure, ptr {self.small})
-  ret i32 %rc""")
+  ret i32 %rc""",
+        )
 
     def query(self) -> str:
         """The call itself, in more and more memory until it is enough."""
-        return self._shell("i64", self.function.workspace(), self.params, f"""
+        return self._shell(
+            "i64",
+            self.function.workspace(),
+            self.params,
+            f"""
   br label %again
 again:
   %bytes = phi i64 [ 16384, %entry ], [ %more, %larger ]
@@ -259,7 +272,8 @@ failed:
   call void @free(ptr %memory)
   %wide = sext i32 %rc to i64
   %negative = sub i64 0, %wide
-  ret i64 %negative""")
+  ret i64 %negative""",
+        )
 
     def _shell(self, result: str, name: str, params: str, body: str) -> str:
         """The body behind a check of the processor."""

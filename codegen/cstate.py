@@ -183,6 +183,7 @@ _BITS = {
     "avx512f": (7, 1, 16), "avx512dq": (7, 1, 17), "avx512cd": (7, 1, 28), "avx512bw": (7, 1, 30),
     "avx512vl": (7, 1, 31),
 }  # fmt: skip
+_CPUID = '"cpuid", "={ax},={bx},={cx},={dx},0,2,~{dirflag},~{fpsr},~{flags}"'
 _GENERIC = 'attributes #1000 = { nounwind "target-cpu"="x86-64" "target-features"="" }'
 
 
@@ -199,10 +200,11 @@ def processor_check(triple: str, features: Sequence[str]) -> str:
     state = 0xE6 if any(f.startswith("avx512") for f in known) else 6
     text = f"this library needs a processor with {', '.join(known)}: rebuild there, or with --cpu generic"
     literal, size = c_string(text)
+    leaf_ = "call { i32, i32, i32, i32 } " + _CPUID
     steps = []
     for n, ((leaf, register), mask) in enumerate(sorted(masks.items())):
         steps.append(f"""
-  %leaf{n} = call {{ i32, i32, i32, i32 }} asm "cpuid", "={{ax}},={{bx}},={{cx}},={{dx}},0,2,~{{dirflag}},~{{fpsr}},~{{flags}}"(i32 {leaf}, i32 0)
+  %leaf{n} = call {{ i32, i32, i32, i32 }} asm {_CPUID}(i32 {leaf}, i32 0)
   %bits{n} = extractvalue {{ i32, i32, i32, i32 }} %leaf{n}, {register}
   %have{n} = and i32 %bits{n}, {_signed(mask)}
   %all{n} = icmp eq i32 %have{n}, {_signed(mask)}
@@ -225,7 +227,7 @@ ask:
 }}
 
 define internal i1 @aotdiff.ask_processor() noinline nounwind #1000 {{
-  %top = call {{ i32, i32, i32, i32 }} asm "cpuid", "={{ax}},={{bx}},={{cx}},={{dx}},0,2,~{{dirflag}},~{{fpsr}},~{{flags}}"(i32 0, i32 0)
+  %top = call {{ i32, i32, i32, i32 }} asm {_CPUID}(i32 0, i32 0)
   %leaves = extractvalue {{ i32, i32, i32, i32 }} %top, 0
   %enough = icmp uge i32 %leaves, 7
   br i1 %enough, label %first, label %bad

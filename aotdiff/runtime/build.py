@@ -13,6 +13,7 @@ from typing import Any
 
 from aotdiff.codegen import CArgument, CFunction, driver, library_llvm, unique_names
 from aotdiff.codegen.header import header
+from aotdiff.codegen.target import required_features
 from aotdiff.codegen.text import ascii_name, c_string
 from aotdiff.ir.graph import Module as Graph
 from aotdiff.runtime import fastcall_text, interrupt
@@ -22,8 +23,6 @@ from aotdiff.runtime.extension_text import extension_text
 from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.interface import Interface, derive, leaves
 from aotdiff.runtime.library import FORMAT, built_chains
-
-_FEATURES = ("avx", "avx2", "fma", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +77,28 @@ def plan(compiler: Compiler, order: int, reals: Sequence[str]) -> Plan:
 
 
 def _distinct(made: Plan) -> None:
-    """An export may have the name of another one's derivative: then the derivative gets another."""
-    taken = {e.c_name for e in made.entries if not e.end}
+    """An export may have the name of another one's derivative or variant: then these get other names."""
+    exports = {e.c_name for e in made.entries if not e.end}
+    taken: set[str] = set()
     for k, entry in enumerate(made.entries):
         name, count = entry.c_name, 1
-        while entry.end and name in taken:
+        while not exports.isdisjoint(_new_names(name, bool(entry.end))) or not taken.isdisjoint(_c_names(name)):
             count += 1
             name = f"{entry.c_name}_{count}"
-        taken.add(name)
+        taken.update(_c_names(name))
         if name != entry.c_name:
             made.entries[k] = replace(entry, c_name=name)
+            if not entry.end:
+                made.renamed.append((entry.root, name))
+
+
+def _c_names(name: str) -> list[str]:
+    return [name, f"{name}_into", f"{name}_workspace"]
+
+
+def _new_names(name: str, derived: bool) -> list[str]:
+    """Names that come in with an entry besides an export's own."""
+    return _c_names(name)[0 if derived else 1 :]
 
 
 # The graph -----------------------------------------------------------------------------------------------------
@@ -147,12 +158,12 @@ def _rename(part: Graph, names: dict[str, str]) -> None:
 # Products ------------------------------------------------------------------------------------------------------
 
 
-def c_functions(made: Plan) -> list[CFunction]:
-    """The C entries, in order."""
-    return [_c_function(entry) for entry in made.entries]
+def c_functions(made: Plan, graph: Graph | None = None) -> list[CFunction]:
+    """The C entries, in order; with a graph their documentation says which errors they give."""
+    return [_c_function(entry, graph) for entry in made.entries]
 
 
-def _c_function(entry: Entry) -> CFunction:
+def _c_function(entry: Entry, graph: Graph | None) -> CFunction:
     f = entry.interface
     parameters = [c_arguments(p.name, p.kind) for p in f.parameters]
     results = tuple(CArgument(n, leaf.element, leaf.sizes) for n, leaf in zip(_result_names(entry), leaves(f.result)))
@@ -161,7 +172,27 @@ def _c_function(entry: Entry) -> CFunction:
     doc = f"{f.name}: {f}"
     if f.path:
         doc += f"\n{Path(f.path).name}:{f.line}"
+    if graph is not None:
+        doc += f"\nerrors: {', '.join(_errors(graph, entry.native))}"
     return CFunction(entry.c_name, entry.native, flat, results, doc, extra=extra)
+
+
+def _errors(graph: Graph, name: str) -> list[str]:
+    """Kinds of errors that a function gives, with the lines they are about."""
+    found: dict[str, set[int]] = {}
+    pending, done = [name], set()
+    while pending:
+        func = graph.funcs[pending.pop()]
+        if func.name in done:
+            continue
+        done.add(func.name)
+        for op in func.body.walk():
+            if op.name == "check":
+                found.setdefault(op.attrs["kind"], set()).update([op.loc.line] if op.loc else [])
+            elif "callee" in op.attrs:
+                pending.append(op.attrs["callee"])
+    kinds = [f"{kind} (line {', '.join(map(str, sorted(lines)))})" if lines else kind for kind, lines in found.items()]
+    return [*sorted(kinds), "MemoryError"]
 
 
 def _result_names(entry: Entry) -> list[str]:
@@ -186,20 +217,10 @@ def metadata(made: Plan, options: driver.Options) -> dict[str, Any]:
                 entries.setdefault(entry.real, {})[entry.end] = {"c": entry.c_name, "entry": native, "fast": fast}
         functions.append({"interface": f.to_json(), "entries": entries})
     reals = list(made.reals)
+    features = required_features(options.cpu, options.triple)
     return {
-        "format": FORMAT, "order": made.order, "reals": reals, "features": _features(options), "functions": functions,
+        "format": FORMAT, "order": made.order, "reals": reals, "features": features, "functions": functions,
     }  # fmt: skip
-
-
-def _features(options: driver.Options) -> list[str]:
-    """Processor features the code may use, as Linux names them."""
-    if options.triple is not None or options.cpu != "native":
-        return []
-    import llvmlite.binding as llvm
-
-    found = llvm.get_host_cpu_features()
-    names = {"bmi1": "bmi"}
-    return [name for name in _FEATURES if found.get(names.get(name, name))]
 
 
 def _wrapper(entry: Entry) -> str | None:
@@ -212,11 +233,12 @@ def llvm_text(made: Plan, options: driver.Options, graph: Graph, stem: str | Non
     parts = [library_llvm(graph, c_functions(made), options)]
     if stem is not None:
         literal, size = c_string(json.dumps(metadata(made, options), sort_keys=True))
-        parts.append(f"@aotdiff_metadata = constant [{size} x i8] {literal}\n")
+        parts.append(f"@aotdiff_metadata = weak constant [{size} x i8] {literal}\n")
         parts += [interrupt.HANDLER_TEXT, extension_text(stem)]
         parts += [text for text in map(_wrapper, made.entries) if text]
     return "\n".join(parts)
 
 
-def header_text(made: Plan, stem: str) -> str:
-    return header(c_functions(made), stem)
+def header_text(made: Plan, stem: str, graph: Graph) -> str:
+    """The C header; `graph` is the optimised one."""
+    return header(c_functions(made, graph), stem)

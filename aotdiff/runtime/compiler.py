@@ -272,7 +272,7 @@ class Compiler:
                 graph, name = self.optimized(root, places, real)
                 text = driver.emit_llvm(graph, [name], self.codegen_options(), scratch=True)
                 entry = c_function("aotdiff.c_entry", name, interface)
-                text += cabi.wrappers([entry], cabi.IN_MEMORY)
+                text += cabi.in_memory([entry])
                 found = driver.object_from(text, self.codegen_options())
                 cache.put(key, found)
             return ObjectCode(found, "c_entry", False)

@@ -21,9 +21,9 @@ from typing import Any
 HANDLER_TEXT = """
 @aotdiff.interrupted = internal global i32 0
 @aotdiff.previous = internal global ptr null
-define ptr @aotdiff.interrupt_flag() { ret ptr @aotdiff.interrupted }
-define ptr @aotdiff.interrupt_previous() { ret ptr @aotdiff.previous }
-define void @aotdiff.interrupt(i32 %signal) {
+define weak ptr @aotdiff.interrupt_flag() { ret ptr @aotdiff.interrupted }
+define weak ptr @aotdiff.interrupt_previous() { ret ptr @aotdiff.previous }
+define weak void @aotdiff.interrupt(i32 %signal) {
   store atomic i32 1, ptr @aotdiff.interrupted monotonic, align 4
   %previous = load ptr, ptr @aotdiff.previous
   %known = icmp ne ptr %previous, null

@@ -162,7 +162,7 @@ def test_header_text() -> None:
     assert (
         "int scale(const double *x, double s, uint8_t flag, int64_t n, double *y, double *total, uint8_t *no);" in text
     )
-    assert "q: [d * (d - 1) // 2]" in text
+    assert "in: d, q[d * (d - 1) // 2]" in text
     assert "int triangle(int64_t d, const double *q, double *out);" in text
 
 
