@@ -318,10 +318,9 @@ class Unhoistable(Exception):
         self.size = size
 
 
-_HOISTED = ("add", "sub", "mul", "neg", "maximum", "minimum", "floordiv", "mod", "abs", "sign", "ipow", "cast")
-
-
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
+_ARITHMETIC = ("add", "sub", "mul", "neg", "maximum", "minimum", "floordiv", "mod", "abs", "sign", "ipow", "cast")
+_HOISTED = frozenset([*_ARITHMETIC, *_COMPARED, "select"])  # sizes that broadcast are selected
 _LIGHT = {"const", "read", "add", "sub", "mul", "neg", "cast", "select", "minimum", "maximum", "abs", "dim", *_COMPARED}
 
 
