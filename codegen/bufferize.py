@@ -213,7 +213,7 @@ def _update_summary(func: Func, summaries: dict[str, Summary], pending: dict[str
         if found is None:
             continue
         i = params.get(found)
-        taken = i in (k for r, k in summary.inplace.items() if r != j)
+        taken = i in {k for r, k in summary.inplace.items() if r != j}
         if i is None or taken or (j in summary.inplace and summary.inplace[j] != i):
             changed |= summary.inplace.pop(j, None) is not None or j in open_
             open_.discard(j)

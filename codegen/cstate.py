@@ -200,7 +200,6 @@ def processor_check(triple: str, features: Sequence[str]) -> str:
     state = 0xE6 if any(f.startswith("avx512") for f in known) else 6
     text = f"this library needs a processor with {', '.join(known)}: rebuild there, or with --cpu generic"
     literal, size = c_string(text)
-    leaf_ = "call { i32, i32, i32, i32 } " + _CPUID
     steps = []
     for n, ((leaf, register), mask) in enumerate(sorted(masks.items())):
         steps.append(f"""

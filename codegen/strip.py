@@ -292,6 +292,12 @@ def _bits(element: Scalar) -> str:
     return "i8" if element.kind == "bool" else element.kind
 
 
+def first_lanes(fe: FunctionEmitter, count: str, lanes: int) -> str:
+    """The mask of the first `count` lanes."""
+    numbers = "<" + ", ".join(f"i64 {n}" for n in range(lanes)) + ">"
+    return fe.op(f"icmp slt <{lanes} x i64> {numbers}, {fe.splat(count, 'i64', lanes)}")
+
+
 def turn(fe: FunctionEmitter, array: Value, base: str) -> Buffer:
     """Copy the rows of the lanes, from row `base` on, into an array with lanes innermost. It stays pinned."""
     strip, source = fe.strip, fe.ref(array)
@@ -360,18 +366,18 @@ def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
 
 
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, str]], linear: str) -> list[str]:
-    """The innermost loop of a `par`: strips of several vectors, strips of one, the lanes that are left.
+    """The innermost loop of a `par`: whole strips, then strips of one vector in which some lanes may be idle.
 
     Gives the accumulators.
     """
-    start, state = "0", [name for _, name in states]
-    if plan.several > 1:
-        body = _Body(fe, nest, plan, plan.lanes * plan.several, linear)
-        start, vectors = body.whole(start)
-        state = body.joined(vectors, state)
+    state = [name for _, name in states]
+    body = _Body(fe, nest, plan, plan.lanes * plan.several, linear)
+    main, vectors = body.whole()
+    if plan.several == 1:
+        return body.joined(body.rest(main, vectors), state)
+    state = body.joined(vectors, state)
     body = _Body(fe, nest, plan, plan.lanes, linear)
-    main, vectors = body.whole(start)
-    return body.joined(body.rest(main, vectors), state)
+    return body.joined(body.rests(main), state)
 
 
 class _Body:
@@ -381,23 +387,30 @@ class _Body:
         self.fe, self.nest, self.plan, self.lanes, self.linear = fe, nest, plan, lanes, linear
         self.wide = [Reduction(r.kind, r.type, lanes) for r, _ in nest.reductions]
 
-    def whole(self, start: str) -> tuple[str, list[str]]:
-        """All whole strips from an iteration on: (the iteration behind them, accumulators)."""
+    def whole(self) -> tuple[str, list[str]]:
+        """All whole strips: (the iteration behind them, accumulators)."""
         fe = self.fe
         main = fe.op(f"and i64 {self.nest.lead[-1]}, {-self.lanes}")
-        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes, start)
+        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes)
         level.close(fe, self.strip(level.index, level.accumulators, []))
         return main, level.accumulators
 
+    def rests(self, main: str) -> list[str]:
+        """What is left after `main` iterations, in strips with some lanes idle in the last."""
+        fe, extent = self.fe, self.nest.lead[-1]
+        level = Level(fe, extent, [s for r in self.wide for s in r.starts(fe)], self.lanes, main)
+        active = first_lanes(fe, fe.op(f"sub i64 {extent}, {level.index}"), self.lanes)
+        level.close(fe, self.strip(level.index, level.accumulators, [active]))
+        return level.accumulators
+
     def rest(self, main: str, state: list[str]) -> list[str]:
-        """What is left after `main` iterations, in one strip with some lanes idle."""
+        """What is left after `main` iterations, fewer than lanes, in one strip."""
         fe, lanes = self.fe, self.lanes
         rest, done, before = fe.label("rest"), fe.label("whole"), fe.block_name
         left = fe.op(f"sub i64 {self.nest.lead[-1]}, {main}")
         fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
         fe.start(rest)
-        numbers = "<" + ", ".join(f"i64 {n}" for n in range(lanes)) + ">"
-        active = fe.op(f"icmp slt <{lanes} x i64> {numbers}, {fe.splat(left, 'i64', lanes)}")
+        active = first_lanes(fe, left, lanes)
         last = self.strip(main, state, [active])
         after = fe.block_name
         fe.jump(done)

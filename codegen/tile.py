@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen.par import Level, Reduction
-from aotdiff.codegen.strip import Strip, turn
+from aotdiff.codegen.strip import Strip, first_lanes, turn
+from aotdiff.codegen.text import is_literal
 
 from aotdiff.ir.graph import Op, Region
 from aotdiff.ir.types import Scalar
@@ -23,26 +24,17 @@ ROWS = 4
 
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, linear: str) -> None:
     """The two innermost loops."""
-    start = "0"
-    columns = nest.lead[-1]
-    if plan.several > 1:
-        start = _whole(fe, nest, plan, plan.lanes * plan.several, linear, start)
-    main = _whole(fe, nest, plan, plan.lanes, linear, start)
-    rest, done = fe.label("rest"), fe.label("whole")
-    left = fe.op(f"sub i64 {columns}, {main}")
-    fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
-    fe.start(rest)
-    numbers = "<" + ", ".join(f"i64 {n}" for n in range(plan.lanes)) + ">"
-    active = fe.op(f"icmp slt <{plan.lanes} x i64> {numbers}, {fe.splat(left, 'i64', plan.lanes)}")
-    _Tile(fe, nest, plan, plan.lanes, linear, main, [active]).all_rows()
-    fe.jump(done)
-    fe.start(done)
+    start = _whole(fe, nest, plan, plan.lanes * plan.several, linear)
+    level = Level(fe, nest.lead[-1], [], plan.lanes, start)
+    active = first_lanes(fe, fe.op(f"sub i64 {nest.lead[-1]}, {level.index}"), plan.lanes)
+    _Tile(fe, nest, plan, plan.lanes, linear, level.index, [active]).all_rows()
+    level.close(fe, [])
 
 
-def _whole(fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str, start: str) -> str:
-    """Strips of so many whole columns from `start` on; gives the column behind them."""
+def _whole(fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str) -> str:
+    """Strips of so many whole columns; gives the column behind them."""
     main = fe.op(f"and i64 {nest.lead[-1]}, {-lanes}")
-    level = Level(fe, main, [], lanes, start)
+    level = Level(fe, main, [], lanes)
     _Tile(fe, nest, plan, lanes, linear, level.index, []).all_rows()
     level.close(fe, [])
     return main
@@ -68,23 +60,26 @@ class _Tile:
         fe.strip = self.strip
         turned = [turn(fe, array, self.base) for array in self.rows]
         fe.strip = None
-        main = fe.op(f"and i64 {count}, {-ROWS}")
-        for extent, rows, start in ((main, ROWS, "0"), (count, 1, main)):
-            level = Level(fe, extent, [], rows, start)
-            self._rows(level.index, rows)
-            level.close(fe, [])
+        rows = min(ROWS, int(count)) if is_literal(count) else ROWS
+        level = Level(fe, count, [], max(rows, 1))
+        self._rows(level.index, max(rows, 1))
+        level.close(fe, [])
         for buffer in turned:
             buffer.pinned = False
             del fe.scope.owned[buffer]
             fe.free(buffer)
 
     def _rows(self, first: str, rows: int) -> None:
-        """Some rows at once: what comes before the sum for each, one loop for all sums, what comes after for each."""
+        """Some rows at once: what comes before the sum for each, one loop for all sums, what comes after for each.
+
+        Where fewer are left the last one is made more than once.
+        """
         fe = self.fe
         fe.strip = self.strip
         scope = fe.enter(self.nest.region)
         fe.env[self.column] = self.columns
-        indices = [fe.add(first, str(r)) for r in range(rows)]
+        last = fe.op(f"sub i64 {self.nest.lead[-2]}, 1")
+        indices = [first] + [fe.intrinsic("smin", "i64", [fe.add(first, str(r)), last]) for r in range(1, rows)]
         known = []
         for index in indices:
             fe.env[self.row] = index
