@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aotdiff.frontend.diagnostics import Diagnostic
+    from aotdiff.runtime.collection import Collection
     from aotdiff.runtime.function import Function
-    from aotdiff.runtime.module import Module
 
 
 class UsageError(Exception):
@@ -31,7 +31,7 @@ def report(diagnostics: Sequence[Diagnostic], as_json: bool) -> None:
         print("\n\n".join(d.render() for d in diagnostics), file=sys.stderr)
 
 
-def open_module(path: str, **options: Any) -> Module:
+def open_module(path: str, **options: Any) -> Collection:
     """Compile a program, or load a built library."""
     from aotdiff.runtime import module
 
@@ -41,7 +41,7 @@ def open_module(path: str, **options: Any) -> Module:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def function_of(module: Module, name: str) -> Function:
+def function_of(module: Collection, name: str) -> Function:
     """An exported function by name."""
     if name in module:
         return module[name]

@@ -6,20 +6,21 @@ result. Whatever else comes (keywords, lists, other dtypes, a second call at the
 `Function.__call__` in Python.
 
 A `Function` is a vectorcall object: its instances hold a pointer to their wrapper, null until there is one, in which
-case CPython calls `__call__` (two more belong to `runtime.tensor_native`). The wrapper reaches the C API through a table of pointers, so that its code is
-position-independent and can be cached with the rest.
+case CPython calls `__call__` (two more belong to `runtime.tensor_native`). The wrapper reaches the C API through a
+table of pointers, so that its code is position-independent and can be cached with the rest.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from aotdiff.runtime import interrupt
 
+_T = TypeVar("_T")
 VECTORCALL, TABLE, SLOW, WRAPPER, RULES, _BASIC_SIZE = 16, 24, 32, 40, 48, 56  # offsets in an instance
 _ARRAY_NEW = 93  # index of PyArray_New in numpy's C API
 
@@ -29,6 +30,7 @@ _ENTRIES = (
     "PyFloat_FromDouble", "PyLong_FromLongLong", "PyTuple_New", "Py_DecRef", "Py_IncRef", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyThreadState_Get", "PyArray_New", "slot", "main", "flag", "fail", "PyObject_CallNoArgs",
 )  # fmt: skip
+_Type = TypeVar("_Type", bound=type)
 OFFSETS = {name: 8 * k for k, name in enumerate(_ENTRIES)}
 
 
@@ -87,7 +89,7 @@ def base_type() -> type:
     return make(ctypes.byref(spec))
 
 
-def enable(type_: type) -> type:
+def enable(type_: type[_T]) -> type[_T]:
     """Let CPython use the vectorcall pointer of instances of this subclass (a decorator)."""
     if type_.__mro__[1] is not object:
         flags = ctypes.c_ulong.from_address(id(type_) + _FLAGS_OFFSET)

@@ -116,7 +116,8 @@ class Library(Collection):
 
     def _remedy(self, root: str, chain: Chain) -> str:
         order = self._data["order"]
-        wanted = 2 if len(chain) > 1 or chain[0][0] in ("hessian", "hvp") else 1
+        second = len(chain) > 1 or any(form in ("hessian", "hvp") for form, _, _ in chain)
+        wanted = 2 if second else 1
         if order < wanted:
             return f"rebuild with --order {wanted}"
         return f"export it in {self._exports[root].interface.path} and rebuild"

@@ -106,7 +106,8 @@ class Native:
                 args.append(value)
         results: list[Any] = []
         for storage, buffer in zip(self._results, buffers, strict=True):
-            if buffer is not None and storage is None:
+            if storage is None:
+                assert buffer is not None
                 results.append(buffer)
                 args.append(buffer.ctypes.data)
                 args += buffer.shape

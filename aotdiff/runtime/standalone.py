@@ -10,6 +10,7 @@ import hashlib
 import keyword
 from pathlib import Path
 
+from aotdiff.codegen import context
 from aotdiff.runtime.build import Plan
 
 # In the order of their imports.
@@ -97,9 +98,7 @@ def module_text(made: Plan, stem: str) -> str:
 def _text(name: str) -> str:
     here = Path(__file__).resolve().parent
     if name == "context":
-        import aotdiff.codegen.context as context
-
-        return Path(context.__file__).read_text(encoding="utf-8")
+        return Path(context.__file__ or "").read_text(encoding="utf-8")
     return (here / f"{name}.py").read_text(encoding="utf-8")
 
 
