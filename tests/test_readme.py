@@ -45,7 +45,8 @@ def test_c_program(tmp_path: Path) -> None:
     os.symlink(ROOT / "samples", tmp_path / "samples")
     for line in SHELL:
         if " build " in line or line.startswith("cc "):
-            done = subprocess.run(installed(line), shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+            command = installed(line)
+            done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
     assert done.stdout == "-400 1002 -200\n"
 

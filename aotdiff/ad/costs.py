@@ -23,10 +23,11 @@ SPOILS_LOOP = 1e7
 KEEPS_ARRAY = 1e5
 
 _FREE = frozenset(["const", "undef", "shaped", "dim", "record_unpack", "record_make"])
-_CHEAP = frozenset(
-    "add sub mul neg minimum maximum clamp abs sign floor ceil round relu eq ne lt le gt ge and or not select cast "
-    "read update reshape stop_gradient".split()
-)
+_CHEAP = frozenset([
+    "add", "sub", "mul", "neg", "minimum", "maximum", "clamp", "abs", "sign", "floor", "ceil", "round", "relu",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "select", "cast",
+    "read", "update", "reshape", "stop_gradient",
+])  # fmt: skip
 _MIDDLE = {"div": 3, "ratio": 3, "sqrt": 3, "floordiv": 4, "mod": 4, "ipow": 4}
 
 _SCALAR = {"par": 60.0, "for": 4.0, "while": 4.0, "call": 2.0}

@@ -132,13 +132,15 @@ def _redirect(site: Op, path: Path, copies: dict[Op, Op]) -> None:
         value, sizes = _export(op, number, value, sizes)
     index: list[Value] = []
     for op, number in path:
-        region = copies[op].regions[number]
+        args = copies[op].regions[number].args
         if op.name == "par":
-            index += region.args
+            index += args
         elif op.name in ("for", "while"):
-            index.append(region.args[0])
+            index.append(args[0])
     copy = copies[site]
     if index:
+        innermost, number = path[-1]
+        region = copies[innermost].regions[number]
         read = Op("read", [value, *index], [site.operands[1].type], loc=site.loc)
         region.ops.insert(region.ops.index(copy), read)
         value = read.result

@@ -12,7 +12,20 @@ from collections.abc import Callable, Sequence
 
 from aotdiff.ir.graph import Func, Loc, Op, Region, Value
 from aotdiff.ir.ops import map_result, reduction_result, scalar_result
-from aotdiff.ir.types import BOOL, F64, I64, Acc, Array, Record, Scalar, Type, array_type, dims_of, element_of, join_dims
+from aotdiff.ir.types import (
+    BOOL,
+    F64,
+    I64,
+    Acc,
+    Array,
+    Record,
+    Scalar,
+    Type,
+    array_type,
+    dims_of,
+    element_of,
+    join_dims,
+)
 
 Body = Callable[..., Sequence[Value]]
 
@@ -35,8 +48,14 @@ class Builder:
 
     # Any operation --------------------------------------------------------------------------------------
 
-    def emit(self, name: str, operands: Sequence[Value], types: Sequence[Type], attrs: dict | None = None,
-             regions: list[Region] | None = None) -> Op:
+    def emit(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        types: Sequence[Type],
+        attrs: dict | None = None,
+        regions: list[Region] | None = None,
+    ) -> Op:
         """Append an operation with the given result types."""
         op = Op(name, list(operands), list(types), attrs, regions, self.loc)
         self.region.ops.append(op)
@@ -154,8 +173,14 @@ class Builder:
         inner.ret(list(body(inner, *region.args)))
         return region
 
-    def par(self, extents: Sequence[Value], kinds: Sequence[str], body: Body, inner: Sequence[Value] = (),
-            names: Sequence[str] | None = None) -> list[Value]:
+    def par(
+        self,
+        extents: Sequence[Value],
+        kinds: Sequence[str],
+        body: Body,
+        inner: Sequence[Value] = (),
+        names: Sequence[str] | None = None,
+    ) -> list[Value]:
         """Independent iterations; `body(b, *indices)` returns one value per kind, `inner` sizes array-valued maps."""
         rank = len(extents)
         region = self.region_of([I64] * rank, names or _index_names(rank), body)
@@ -171,28 +196,51 @@ class Builder:
         attrs = {"rank": len(extents), "kinds": tuple(kinds)}
         return self.emit("par", [*extents, *inner], types, attrs, [region])
 
-    def for_(self, count: Value, inits: Sequence[Value], body: Body, maps: Sequence[str] = (), inner: Sequence[Value] = (),
-             names: Sequence[str] | None = None) -> list[Value]:
+    def for_(
+        self,
+        count: Value,
+        inits: Sequence[Value],
+        body: Body,
+        maps: Sequence[str] = (),
+        inner: Sequence[Value] = (),
+        names: Sequence[str] | None = None,
+    ) -> list[Value]:
         """Counted loop; `body(b, k, *carried)` returns the next carried values, then one value per map."""
         types = _carry_types(inits)
         region = self.region_of([I64, *types], names or ["k", *(v.name for v in inits)], body)
         return self.for_op(count, inits, region, maps, inner).results
 
-    def for_op(self, count: Value, inits: Sequence[Value], region: Region, maps: Sequence[str] = (), inner: Sequence[Value] = ()) -> Op:
+    def for_op(
+        self,
+        count: Value,
+        inits: Sequence[Value],
+        region: Region,
+        maps: Sequence[str] = (),
+        inner: Sequence[Value] = (),
+    ) -> Op:
         carries = len(inits)
         types = [arg.type for arg in region.args[1:]] + _loop_maps(maps, region.yielded[carries:], static_size(count))
         attrs = {"carries": carries, "kinds": tuple(maps)}
         return self.emit("for", [count, *inits, *inner], types, attrs, [region])
 
-    def while_(self, inits: Sequence[Value], cond: Body, body: Body, maps: Sequence[str] = (), inner: Sequence[Value] = (),
-               names: Sequence[str] | None = None) -> list[Value]:
+    def while_(
+        self,
+        inits: Sequence[Value],
+        cond: Body,
+        body: Body,
+        maps: Sequence[str] = (),
+        inner: Sequence[Value] = (),
+        names: Sequence[str] | None = None,
+    ) -> list[Value]:
         """Conditional loop: results are the final carried values, the trip count, the maps."""
         types = [I64, *_carry_types(inits)]
         names = names or ["k", *(v.name for v in inits)]
         regions = [self.region_of(types, names, cond), self.region_of(types, names, body)]
         return self.while_op(inits, regions, maps, inner).results
 
-    def while_op(self, inits: Sequence[Value], regions: list[Region], maps: Sequence[str] = (), inner: Sequence[Value] = ()) -> Op:
+    def while_op(
+        self, inits: Sequence[Value], regions: list[Region], maps: Sequence[str] = (), inner: Sequence[Value] = ()
+    ) -> Op:
         carries = len(inits)
         types = [arg.type for arg in regions[1].args[1:]] + [I64] + _loop_maps(maps, regions[1].yielded[carries:], None)
         attrs = {"carries": carries, "kinds": tuple(maps)}
@@ -248,7 +296,9 @@ def _join(a: Type, b: Type) -> Type:
     return a
 
 
-def new_func(name: str, params: Sequence[tuple[str, Type]], body: Body, loc: Loc | None = None, attrs: dict | None = None) -> Func:
+def new_func(
+    name: str, params: Sequence[tuple[str, Type]], body: Body, loc: Loc | None = None, attrs: dict | None = None
+) -> Func:
     """A function whose body is written by `body(builder, *params)`; result types follow from what it returns."""
     region = Region([Value(t, n) for n, t in params])
     builder = Builder(region, loc)

@@ -123,7 +123,14 @@ class Func:
 
     __slots__ = ("name", "body", "result_types", "attrs", "loc")
 
-    def __init__(self, name: str, body: Region, result_types: list[Type], attrs: dict[str, Any] | None = None, loc: Loc | None = None):
+    def __init__(
+        self,
+        name: str,
+        body: Region,
+        result_types: list[Type],
+        attrs: dict[str, Any] | None = None,
+        loc: Loc | None = None,
+    ):
         self.name = name
         self.body = body
         self.result_types = result_types

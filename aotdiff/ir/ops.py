@@ -16,11 +16,11 @@ Structured operations (operands; attrs; regions; results):
   index (row-major over the extents) of the first winner, -1 if there is no iteration. NaN wins max, min and the
   arg forms, as in NumPy. Empty: 0, 1, -inf, inf (the smallest / largest i64 for i64), false, true.
 - `for` (count, inits..., inner sizes...; carries, kinds; body(k, carried...)): `count` sequential iterations, k from 0
-  (none if count <= 0). Yields the next carried values, then one value per map. Results: final carried values, then per map:
-  "map" one array with a leading dimension `count`; "cat" takes rank-1 arrays of any length and gives their
+  (none if count <= 0). Yields the next carried values, then one value per map. Results: final carried values, then
+  per map: "map" one array with a leading dimension `count`; "cat" takes rank-1 arrays of any length and gives their
   concatenation and the offsets (i64[count + 1]).
-- `while` (inits..., inner sizes...; carries, kinds; cond(k, carried...), body(k, carried...)): as `for`, while `cond` yields
-  true. Results: final carried values, trip count, maps.
+- `while` (inits..., inner sizes...; carries, kinds; cond(k, carried...), body(k, carried...)): as `for`, while `cond`
+  yields true. Results: final carried values, trip count, maps.
 - `if` (cond; ; then(), else()): results are what the taken side yields.
 - `withacc` (inits...; ; body(handles...)): accumulators that start as the inits. Results: each init plus everything
   accumulated, then what the body yields. A handle is used by `accum` and `call` only.
@@ -34,9 +34,9 @@ Structured operations (operands; attrs; regions; results):
 - `check` (cond, values...; kind, message): if false, stop the function with the error `kind` and `message`, in which
   `{0}`, `{1}` ... stand for the values (i64 or float scalars).
 - `call` (args...; callee). `yield` (values...) ends a region.
-- `vjp` (args..., cotangents...; callee, wrt, value): cotangents of the parameters `wrt` (indices), given one cotangent per
-  float result; with `value` the results come first. `jvp` (args..., tangents...; callee, wrt, value): one tangent per
-  `wrt`, results likewise. The expand-derivatives pass replaces both by calls of generated functions.
+- `vjp` (args..., cotangents...; callee, wrt, value): cotangents of the parameters `wrt` (indices), given one cotangent
+  per float result; with `value` the results come first. `jvp` (args..., tangents...; callee, wrt, value): one tangent
+  per `wrt`, results likewise. The expand-derivatives pass replaces both by calls of generated functions.
 - `stop_gradient` (x): x, with derivative zero. `undef`: a value nobody reads (the side not taken);
   sizes that its type does not state are 0.
 - `record_make` (fields...; record) / `record_unpack` (record; ) pack residuals; each is the other's adjoint.
@@ -84,15 +84,33 @@ _SCALAR = [
     OpSpec("sub", 2, "number", "same", domain=((-2, 2), (-2, 2)), doc="x - y"),
     OpSpec("mul", 2, "number", "same", domain=((-2, 2), (-2, 2)), commutative=True, doc="x * y"),
     OpSpec("div", 2, "float", "same", domain=((-2, 2), (0.5, 2)), doc="x / y"),
-    OpSpec("ratio", 2, "float", "same", domain=((-2, 2), (0.5, 2)), doc="x / y, 0 where both are 0 (a direction at the origin)"),
+    OpSpec(
+        "ratio", 2, "float", "same", domain=((-2, 2), (0.5, 2)),
+        doc="x / y, 0 where both are 0 (a direction at the origin)",
+    ),
     OpSpec("floordiv", 2, "number", "same", domain=((2.1, 2.9), (1.9, 2.05)), doc="floor(x / y); an i64 y is not 0"),
-    OpSpec("mod", 2, "number", "same", domain=((4.2, 4.9), (1.9, 2.05)), doc="x - y * floor(x / y), sign of y; an i64 y is not 0"),
+    OpSpec(
+        "mod", 2, "number", "same", domain=((4.2, 4.9), (1.9, 2.05)),
+        doc="x - y * floor(x / y), sign of y; an i64 y is not 0",
+    ),
     OpSpec("neg", 1, "number", "same", domain=((-2, 2),), doc="-x"),
     OpSpec("pow", 2, "float", "same", domain=((0.3, 3), (-2, 2)), doc="x ** y as C pow"),
-    OpSpec("ipow", 2, "number", "same", domain=((0.3, 3), (-2, 2)), doc="x ** n for i64 n (n >= 0 for i64 x); x ** 0 is 1"),
-    OpSpec("minimum", 2, "number", "same", domain=((0.1, 0.9), (1.1, 1.9)), commutative=True, doc="NaN if either is NaN"),
-    OpSpec("maximum", 2, "number", "same", domain=((0.1, 0.9), (1.1, 1.9)), commutative=True, doc="NaN if either is NaN"),
-    OpSpec("clamp", 3, "number", "same", domain=((0.3, 0.7), (0.1, 0.2), (0.8, 0.9)), doc="minimum(maximum(x, lo), hi)"),
+    OpSpec(
+        "ipow", 2, "number", "same", domain=((0.3, 3), (-2, 2)),
+        doc="x ** n for i64 n (n >= 0 for i64 x); x ** 0 is 1",
+    ),
+    OpSpec(
+        "minimum", 2, "number", "same", domain=((0.1, 0.9), (1.1, 1.9)), commutative=True,
+        doc="NaN if either is NaN",
+    ),
+    OpSpec(
+        "maximum", 2, "number", "same", domain=((0.1, 0.9), (1.1, 1.9)), commutative=True,
+        doc="NaN if either is NaN",
+    ),
+    OpSpec(
+        "clamp", 3, "number", "same", domain=((0.3, 0.7), (0.1, 0.2), (0.8, 0.9)),
+        doc="minimum(maximum(x, lo), hi)",
+    ),
     OpSpec("abs", 1, "number", "same", domain=((0.2, 2),), doc="|x|"),
     OpSpec("sign", 1, "number", "same", domain=((0.2, 2),), doc="-1, 0, 1; NaN for NaN"),
     _unary("floor", 0.1, 0.9, "largest integer not above x"),
@@ -123,13 +141,22 @@ _SCALAR = [
     _unary("erfc", -2, 2, "1 - erf(x)"),
     _unary("lgamma", 0.4, 4, "log |Gamma(x)|"),
     _unary("digamma", 0.4, 4, "derivative of lgamma"),
-    OpSpec("polygamma", 1, "float", "same", domain=((0.4, 4),), attrs=("order",), doc="order-th derivative of digamma, order >= 1"),
+    OpSpec(
+        "polygamma", 1, "float", "same", domain=((0.4, 4),), attrs=("order",),
+        doc="order-th derivative of digamma, order >= 1",
+    ),
     _unary("sigmoid", -3, 3, "1 / (1 + exp(-x))"),
     _unary("softplus", -3, 3, "log(1 + exp(x)) without overflow"),
-    OpSpec("sinc", 1, "float", "same", domain=((-2, 2),), attrs=("order",), doc="order-th derivative of sin(x)/x (1 at 0), order >= 0"),
+    OpSpec(
+        "sinc", 1, "float", "same", domain=((-2, 2),), attrs=("order",),
+        doc="order-th derivative of sin(x)/x (1 at 0), order >= 0",
+    ),
     _unary("relu", 0.2, 2, "x where x > 0, else 0; NaN for NaN"),
     OpSpec("atan2", 2, "float", "same", domain=((0.3, 2), (0.3, 2)), doc="angle of (y, x) given as (y, x)"),
-    OpSpec("hypot", 2, "float", "same", domain=((0.3, 2), (0.3, 2)), commutative=True, doc="sqrt(x*x + y*y) without overflow"),
+    OpSpec(
+        "hypot", 2, "float", "same", domain=((0.3, 2), (0.3, 2)), commutative=True,
+        doc="sqrt(x*x + y*y) without overflow",
+    ),
     OpSpec("logaddexp", 2, "float", "same", domain=((-2, 2), (-2, 2)), commutative=True, doc="log(exp(x) + exp(y))"),
     OpSpec("xlogy", 2, "float", "same", domain=((0.3, 2), (0.3, 2)), doc="x * log(y), 0 where x is 0"),
     OpSpec("eq", 2, "any", "bool", commutative=True, doc="x == y"),
@@ -141,8 +168,14 @@ _SCALAR = [
     OpSpec("and", 2, "bool", "same", commutative=True, doc="both (no short circuit: that is `if`)"),
     OpSpec("or", 2, "bool", "same", commutative=True, doc="either"),
     OpSpec("not", 1, "bool", "same", doc="negation"),
-    OpSpec("select", 3, "any", "same", doc="select(c: bool, x, y): x if c else y, scalars; the other side contributes nothing"),
-    OpSpec("cast", 1, "any", "same", attrs=("to",), doc="conversion; float to i64 truncates (saturating, NaN gives 0), to bool is != 0"),
+    OpSpec(
+        "select", 3, "any", "same",
+        doc="select(c: bool, x, y): x if c else y, scalars; the other side contributes nothing",
+    ),
+    OpSpec(
+        "cast", 1, "any", "same", attrs=("to",),
+        doc="conversion; float to i64 truncates (saturating, NaN gives 0), to bool is != 0",
+    ),
 ]
 
 _STRUCTURED = [

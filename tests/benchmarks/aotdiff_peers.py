@@ -2,19 +2,27 @@
 
 from pathlib import Path
 
-import numpy as np
+from workloads import DIFF
 
 import aotdiff as ad
-from workloads import DIFF
 
 PROGRAMS = Path(__file__).parent / "programs"
 VERSION = f"aotdiff {ad.__version__}"
 
 # Parameters after the differentiated ones, in the order of the program.
 REST = {
-    "llsq": ["t", "s"], "lse": [], "ode": ["s"], "gmm": ["x", "m", "gamma", "wishart_const"], "lstm": ["state", "seq"],
-    "kmeans": ["points"], "ba": ["feats", "obs"], "det": [], "rosenbrock": [], "mlp": ["X", "Y"],
-    "heat": ["target", "steps"], "blackscholes": ["strike", "T"],
+    "llsq": ["t", "s"],
+    "lse": [],
+    "ode": ["s"],
+    "gmm": ["x", "m", "gamma", "wishart_const"],
+    "lstm": ["state", "seq"],
+    "kmeans": ["points"],
+    "ba": ["feats", "obs"],
+    "det": [],
+    "rosenbrock": [],
+    "mlp": ["X", "Y"],
+    "heat": ["target", "steps"],
+    "blackscholes": ["strike", "T"],
 }
 
 

@@ -8,6 +8,7 @@ Each (peer, eval) pair runs in its own child process, under the first interprete
 to --threads.  A peer no interpreter can import is skipped.  Times are wall times of
 one call from Python that returns finished arrays.
 """
+
 import argparse
 import importlib
 import json
@@ -20,7 +21,15 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-PROBE = {"aotdiff": "aotdiff", "jax": "jax", "torch": "torch", "torchc": "torch", "enzyme": "enzyme_ad.jax", "handc": "numpy", "numpy": "numpy"}
+PROBE = {
+    "aotdiff": "aotdiff",
+    "jax": "jax",
+    "torch": "torch",
+    "torchc": "torch",
+    "enzyme": "enzyme_ad.jax",
+    "handc": "numpy",
+    "numpy": "numpy",
+}
 WARMUP, MIN_RUNS, MIN_SECONDS = 3, 10, 0.5
 
 
@@ -73,15 +82,22 @@ def measure(fn, min_runs, min_seconds, max_seconds):
         if (len(times) >= min_runs and spent >= min_seconds) or spent > max_seconds or len(times) >= 20000:
             break
     times.sort()
-    return {"median_us": times[len(times) // 2] / 1e3, "min_us": times[0] / 1e3, "runs": len(times), "first_ms": first / 1e6}
+    return {
+        "median_us": times[len(times) // 2] / 1e3,
+        "min_us": times[0] / 1e3,
+        "runs": len(times),
+        "first_ms": first / 1e6,
+    }
 
 
 def child(args):
     pin(args.threads)
     import numpy as np
     import workloads
+
     if args.child.startswith("torch"):
         import torch
+
         torch.set_num_threads(args.threads)
         torch.set_num_interop_threads(1)
     peer = importlib.import_module(args.child + "_peers" if args.child != "numpy" else "numpy_ref")
@@ -96,7 +112,9 @@ def child(args):
             row["grad"] = measure(fns["grad"], MIN_RUNS, args.min_seconds, args.max_seconds)
             val = fns["primal_value"]() if "primal_value" in fns else float(fns["primal"]())
             row["value"] = val
-            parts = [np.asarray(g.detach() if hasattr(g, "detach") else g, dtype=np.float64).ravel() for g in fns["grad"]()]
+            parts = [
+                np.asarray(g.detach() if hasattr(g, "detach") else g, dtype=np.float64).ravel() for g in fns["grad"]()
+            ]
             np.save(os.path.join(args.scratch, f"{name}.{size}.{args.child}.npy"), np.concatenate(parts))
         except Exception as exc:  # a peer that cannot do an eval is a result, not a crash
             lines = [ln for ln in str(exc).splitlines() if ln.strip()]
@@ -135,7 +153,9 @@ def agree(scratch, name, size, rows, np):
             row["agree"] = float("inf")
             continue
         scale = max(float(np.max(np.abs(ref[:k]))), 1e-300)
-        row["agree"] = max(float(np.max(np.abs(g[:k] - ref[:k]))) / scale, abs(row["value"] - v0) / max(abs(v0), 1e-300) if v0 else 0.0)
+        row["agree"] = max(
+            float(np.max(np.abs(g[:k] - ref[:k]))) / scale, abs(row["value"] - v0) / max(abs(v0), 1e-300) if v0 else 0.0
+        )
         row["agree_with"] = p0
 
 
@@ -144,15 +164,21 @@ def fmt(us):
 
 
 def table(rows):
-    lines = ["| eval | size | peer | primal us | gradient us | ratio | rel. diff | first grad ms |", "|---|---|---|--:|--:|--:|--:|--:|"]
+    lines = [
+        "| eval | size | peer | primal us | gradient us | ratio | rel. diff | first grad ms |",
+        "|---|---|---|--:|--:|--:|--:|--:|",
+    ]
     for r in rows:
         if "error" in r:
             lines.append(f"| {r['eval']} | {r['size']} | {r['peer']} | | | | {r['error']} | |")
             continue
         p, g = r["primal"]["median_us"], r["grad"]["median_us"]
         d = r.get("agree")
-        lines.append(f"| {r['eval']} | {r['size']} | {r['peer']} | {fmt(p)} | {fmt(g)} | {g / p:.2f} | "
-                     f"{'' if d is None else ('ref' if d == 0 and 'agree_with' not in r else f'{d:.1e}')} | {r['grad']['first_ms']:.0f} |")
+        differs = "" if d is None else "ref" if d == 0 and "agree_with" not in r else f"{d:.1e}"
+        lines.append(
+            f"| {r['eval']} | {r['size']} | {r['peer']} | {fmt(p)} | {fmt(g)} | {g / p:.2f} | "
+            f"{differs} | {r['grad']['first_ms']:.0f} |"
+        )
     return "\n".join(lines)
 
 
@@ -166,7 +192,9 @@ def main():
     ap.add_argument("--min-seconds", type=float, default=MIN_SECONDS)
     ap.add_argument("--max-seconds", type=float, default=10.0)
     ap.add_argument("--timeout", type=float, default=300.0, help="seconds per child (one peer, one eval, all sizes)")
-    ap.add_argument("--malloc", choices=["arena", "default"], default="arena", help="allocator settings of the children")
+    ap.add_argument(
+        "--malloc", choices=["arena", "default"], default="arena", help="allocator settings of the children"
+    )
     ap.add_argument("--tolerance", type=float, default=1e-8)
     ap.add_argument("--json")
     ap.add_argument("--child", help=argparse.SUPPRESS)
@@ -177,6 +205,7 @@ def main():
 
     import numpy as np
     import workloads
+
     evals = workloads.NAMES if args.evals == "all" else args.evals.split(",")
     sizes, env = args.sizes.split(","), child_env(args.threads, args.malloc)
     where = pick(args.peers.split(","), args.pythons.split(","), env)
@@ -186,9 +215,24 @@ def main():
         for name in evals:
             mine = []
             for peer, py in where.items():
-                cmd = [py, os.path.join(HERE, "run_peers.py"), "--child", peer, "--scratch", scratch, "--evals", name,
-                       "--sizes", args.sizes, "--threads", str(args.threads), "--min-seconds", str(args.min_seconds),
-                       "--max-seconds", str(args.max_seconds)]
+                cmd = [
+                    py,
+                    os.path.join(HERE, "run_peers.py"),
+                    "--child",
+                    peer,
+                    "--scratch",
+                    scratch,
+                    "--evals",
+                    name,
+                    "--sizes",
+                    args.sizes,
+                    "--threads",
+                    str(args.threads),
+                    "--min-seconds",
+                    str(args.min_seconds),
+                    "--max-seconds",
+                    str(args.max_seconds),
+                ]
                 note = ""
                 try:
                     res = subprocess.run(cmd, env=env, capture_output=True, text=True, timeout=args.timeout)
@@ -200,11 +244,15 @@ def main():
                 path = os.path.join(scratch, f"{name}.{peer}.json")
                 got = {"rows": []}
                 if os.path.exists(path):
-                    got = json.load(open(path))
+                    with open(path) as fh:
+                        got = json.load(fh)
                     versions[peer] = got["version"]
                 done = {r["size"] for r in got["rows"]}
-                mine += got["rows"] + [{"eval": name, "size": s, "peer": peer, "threads": args.threads,
-                                        "error": note or "no result"} for s in sizes if s not in done]
+                mine += got["rows"] + [
+                    {"eval": name, "size": s, "peer": peer, "threads": args.threads, "error": note or "no result"}
+                    for s in sizes
+                    if s not in done
+                ]
             mine.sort(key=lambda r: (sizes.index(r["size"]), list(where).index(r["peer"])))
             for s in sizes:
                 agree(scratch, name, s, [r for r in mine if r["size"] == s], np)
@@ -214,8 +262,9 @@ def main():
             print(text if not rows else "\n".join(text.splitlines()[2:]), flush=True)
             rows += mine
             if args.json:
-                json.dump({"versions": versions, "rows": rows, "sizes": {e: {s: workloads.describe(e, s) for s in sizes} for e in evals}},
-                          open(args.json, "w"), indent=1)
+                described = {e: {s: workloads.describe(e, s) for s in sizes} for e in evals}
+                with open(args.json, "w") as fh:
+                    json.dump({"versions": versions, "rows": rows, "sizes": described}, fh, indent=1)
     for r in rows:
         if "error" not in r and r.get("agree", 0) > max(args.tolerance, LOOSE.get(r["eval"], 0)):
             bad += 1
