@@ -49,9 +49,12 @@ class CallFlow:
 
     def useful(self, op: Op, varied: list[bool], flags: list[bool]) -> list[bool]:
         """Which operands matter when these results, then these handle operands, do."""
-        func = self.module.funcs[op.attrs["callee"]]
+        return self.useful_params(self.module.funcs[op.attrs["callee"]], varied, flags)
+
+    def useful_params(self, func: Func, varied: list[bool], flags: list[bool]) -> list[bool]:
+        """The same for any call of `func`."""
         if has_rule(func):
-            return [any(flags)] * len(op.operands)
+            return [any(flags)] * len(func.params)
         plain = tuple(f and not isinstance(p.type, Acc) for f, p in zip(varied, func.params, strict=True))
         return list(self._solve(("useful", func.name, plain, tuple(flags))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aotdiff.ad.callflow import has_rule
@@ -10,12 +11,26 @@ from aotdiff.ir.graph import Func, Op, Value
 from aotdiff.ir.types import Acc, is_differentiable
 
 if TYPE_CHECKING:
+    from aotdiff.ad.reverse import Request
     from aotdiff.ad.reverse_sweep import Sweep
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardCall:
+    """A call of `func` that was made one of the forward function for `request`, and the record it gives.
+
+    Where the call is reversed in two places, the second may ask for something else, and runs the function again.
+    """
+
+    func: Func
+    request: Request
+    record: Value
+
+
 def sweep_call(sw: Sweep, op: Op) -> None:
-    func = sw.pullbacks.module.funcs[op.attrs["callee"]]
-    adjoints = [sw.take(r) for r in op.results]
+    known = sw.forward_calls.get(op)
+    func = sw.pullbacks.module.funcs[op.attrs["callee"]] if known is None else known.func
+    adjoints = [sw.take(r) for r in op.results[: len(func.result_types)]]
     live = [sw.handle_adjoints.get(v) for v in op.operands]
     if not any(adjoints) and not any(live):
         return
@@ -31,7 +46,7 @@ def _plain(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None], live: li
     pullbacks = sw.pullbacks
     varied = [sw.active(v) for v in op.operands]
     handles = [on is not None for on, v in zip(live, op.operands, strict=True) if isinstance(v.type, Acc)]
-    useful = pullbacks.flow.useful(op, varied, [c is not None for c in adjoints] + handles)
+    useful = pullbacks.flow.useful_params(func, varied, [c is not None for c in adjoints] + handles)
     wrt = tuple(k for k, on in enumerate(useful) if on and varied[k])
     if not wrt:
         return
@@ -39,17 +54,25 @@ def _plain(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None], live: li
     seeded, live_flags = tuple(c is not None for c in adjoints), tuple(c is not None for c in live)
     request = Request(func.name, wrt, seeded, live_flags, by_handle, False)
 
-    if pullbacks.records and pullbacks.recursive(func):
+    known = sw.forward_calls.get(op)
+    if pullbacks.records and pullbacks.recursive(func) and (known is None or known.request == request):
         forward, reverse = pullbacks.pair(request)
-        args = [_record(op, forward)]
+        if known is None:
+            known = sw.forward_calls[op] = ForwardCall(func, request, _record(op, forward))
+        args = [known.record]
         args += [v for k, v in enumerate(op.operands) if pullbacks.read_only.param(func, k)]
     else:
         reverse = pullbacks.function(request)
         args = [v for v in op.operands if not isinstance(v.type, Acc)]
     args += [c for c in [*adjoints, *live] if c is not None]
+
+    def call_again(b: Builder) -> list[Value]:
+        called = sw.again[op] = b.emit("call", args, reverse.result_types, {"callee": reverse.name})
+        return called.results
+
     saved = sw.open("loop")
     args += [_handle(sw, op.operands[k]) for k in wrt if by_handle[k]]
-    results = sw.finish_loop(saved, lambda b: b.call(reverse, args))
+    results = sw.finish_loop(saved, call_again)
     for k, c in zip([k for k in wrt if not by_handle[k]], results, strict=True):
         sw.add(op.operands[k], c)
 

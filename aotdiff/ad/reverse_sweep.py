@@ -42,7 +42,10 @@ class Scope:
 class Sweep:
     """State of one reverse sweep. `b` writes to the reverse region at hand."""
 
-    __slots__ = ("pullbacks", "structure", "sizes", "activity", "pairs", "scope", "level", "b", "handle_adjoints")
+    __slots__ = (
+        "pullbacks", "structure", "sizes", "activity", "pairs", "scope", "level", "b", "handle_adjoints",
+        "forward_calls", "entered", "repeated", "again",
+    )
 
     def __init__(self, pullbacks: Pullbacks, structure: Structure, sizes: Sizes, activity: Activity, builder: Builder):
         self.pullbacks = pullbacks
@@ -55,11 +58,19 @@ class Sweep:
         self.b = builder
         # For the handles of a `withacc` being reversed: the adjoint of its result, None for zero.
         self.handle_adjoints: dict[Value, Value | None] = {}
+        self.forward_calls: dict[Op, reverse_call.ForwardCall] = {}
+        # The call of the sweep that runs a forward call again; regions that are reversed in more than one place.
+        self.again: dict[Op, Op] = {}
+        self.entered: set[Region] = set()
+        self.repeated: set[Region] = set()
 
     # Regions ---------------------------------------------------------------------------------------------
 
     def enter(self, region: Region) -> None:
         """Values of `region` get their adjoints in the scope at hand."""
+        if region in self.entered:
+            self.repeated.add(region)
+        self.entered.add(region)
         level, scope = self.level, self.scope
         for arg in region.args:
             level[arg] = scope

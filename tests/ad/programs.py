@@ -6,9 +6,11 @@ import random
 from dataclasses import dataclass
 
 from aotdiff.ir.builder import Builder, new_func
-from aotdiff.ir.graph import Func, Value
-from aotdiff.ir.types import F64, Array, dims_of
+from aotdiff.ir.graph import Func, Module, Value
+from aotdiff.ir.types import F64, I64, Array, dims_of
 
+VECTOR = Array(F64, (None,))
+CALLEE = [("x", F64), ("a", VECTOR), ("k", I64)]
 REDUCTIONS = ("map", "sum", "map", "sum", "max", "min", "prod")
 UNARY = ("sin", "cos", "tanh", "sigmoid")
 
@@ -33,6 +35,48 @@ class Generator:
         self.rng = random.Random(seed)
         self.depth = depth
         self.length = length
+        self.callees: list[Func] = []
+
+    def module(self) -> Module:
+        """A module with `f`, and functions it calls that are not inlined: one plain, one recursive."""
+        module = Module()
+        plain = new_func("plain", CALLEE, self.plain, attrs={"inline": "never"})
+        self.callees.append(module.add(plain))
+        params = new_func("deep", CALLEE, lambda b, *args: []).body
+        deep = module.add(Func("deep", params, [F64, VECTOR], {"recursive": True}))
+        deep.body = new_func("deep", CALLEE, lambda b, *args: self.recursive(b, deep, *args)).body
+        self.callees.append(deep)
+        module.add(self.func())
+        return module
+
+    def plain(self, b: Builder, x: Value, a: Value, k: Value) -> list[Value]:
+        view = View([x, b.scalar("sin", x)], [k, b.i64(1)], [a], [])
+        self.statements(b, view, 1, 3)
+        return [self.scalar(b, view), self.fresh_like(b, view, b.dims(a)) if self.rng.random() < 0.5 else a]
+
+    def recursive(self, b: Builder, self_: Func, x: Value, a: Value, k: Value) -> list[Value]:
+        at = b.scalar("mod", k, b.dim(a, 0))
+
+        def deeper(b: Builder) -> list[Value]:
+            view = View([x, b.read(a, at)], [k, b.i64(1)], [a], [])
+            self.statements(b, view, 1, 2)
+            changed = b.update(a, self.scalar(b, view), at) if self.rng.random() < 0.5 else a
+            y, c = b.call(self_, [self.scalar(b, view), changed, b.sub(k, b.i64(1))])
+            view.scalars.append(y)
+            return [self.scalar(b, view), b.update(c, b.mul(y, x), at) if self.rng.random() < 0.5 else c]
+
+        return b.if_(b.scalar("gt", k, b.i64(0)), deeper, lambda b: [b.scalar("sin", b.mul(x, b.read(a, at))), a])
+
+    def call(self, b: Builder, view: View, depth: int) -> None:
+        vectors = [v for v in view.arrays if len(dims_of(v.type)) == 1]
+        if not vectors or not self.callees:
+            return self.compute(b, view, depth)
+        func = self.rng.choice(self.callees)
+        array = self.pick(vectors)
+        y, c = b.call(func, [self.scalar(b, view), array, b.scalar("mod", self.pick(view.ints), b.i64(3))])
+        view.scalars.append(y)
+        view.arrays.append(b.shaped(c, b.dims(array)))
+        return None
 
     def func(self, name: str = "f") -> Func:
         params = [("x", F64), ("a", Array(F64, (None,))), ("m", Array(F64, (None, None)))]
@@ -101,6 +145,7 @@ class Generator:
 
     def statements(self, b: Builder, view: View, depth: int, length: int) -> None:
         simple = [self.compute, self.compute, self.update, self.accum, self.reshape, self.insert]
+        simple += [self.call, self.call] if self.callees else []
         nested = [self.par, self.loop, self.while_, self.branch, self.withacc]
         for _ in range(length):
             choices = simple + nested + nested if depth > 0 else simple
