@@ -29,8 +29,8 @@ _ENTRIES = (
     "PyObject_Vectorcall", "PyLong_AsDouble", "PyLong_AsLongLong", "PyErr_Occurred", "PyErr_Clear",
     "PyFloat_FromDouble", "PyLong_FromLongLong", "PyTuple_New", "Py_DecRef", "Py_IncRef", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyThreadState_Get", "PyArray_New", "slot", "main", "flag", "fail", "PyObject_CallNoArgs",
+    "PyTuple_Type", "none", "out",
 )  # fmt: skip
-_Type = TypeVar("_Type", bound=type)
 OFFSETS = {name: 8 * k for k, name in enumerate(_ENTRIES)}
 
 
@@ -126,7 +126,7 @@ def _table() -> int:
         objects = {
             "PyFloat_Type": float, "Float64_Type": np.float64, "PyLong_Type": int, "PyArray_Type": np.ndarray,
             "true": True, "false": False, "f64": np.dtype("f8"), "f32": np.dtype("f4"), "i64": np.dtype("i8"),
-            "bool": np.dtype("?"), "fail": shared.fail,
+            "bool": np.dtype("?"), "fail": shared.fail, "PyTuple_Type": tuple, "none": None, "out": sys.intern("out"),
         }  # fmt: skip
         _kept.extend(objects.values())
         values = {name: id(item) for name, item in objects.items()}

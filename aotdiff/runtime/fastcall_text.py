@@ -10,7 +10,8 @@ from aotdiff.runtime.fastcall import OFFSETS, SLOW, TABLE
 from aotdiff.runtime.interface import Group, Interface, Kind, Leaf, Size, leaves
 
 _ARRAY_DATA, _ARRAY_NDIM, _ARRAY_DIMS, _ARRAY_DESCR, _ARRAY_FLAGS = 16, 24, 32, 56, 64  # of a numpy array
-_CONTIGUOUS_ALIGNED = 0x101
+_CONTIGUOUS_ALIGNED, _WRITABLE = 0x101, 0x400
+_SIZES = {"f64": 8, "f32": 4, "i64": 8, "bool": 1}
 _TYPE_NUMBERS = {"f64": 12, "f32": 11, "i64": 7, "bool": 0}  # numpy's, where long has 64 bits
 _STORED = {"f64": "double", "f32": "float", "i64": "i64", "bool": "i8"}
 
@@ -42,6 +43,8 @@ class _Writer:
         self.count = 0
         self.sizes: dict[str, str] = {}
         self.passed: list[str] = []  # typed arguments of the entry
+        self.block = "start"
+        self.memory: list[tuple[str, str]] = []  # first and last address of each array, argument or output
 
     # Pieces -------------------------------------------------------------------------------------------------
 
@@ -59,6 +62,7 @@ class _Writer:
 
     def start(self, label: str) -> None:
         self.lines.append(f"{label}:")
+        self.block = label
 
     def need(self, condition: str) -> None:
         """Go on only if the condition holds, else to Python."""
@@ -88,9 +92,8 @@ class _Writer:
         count = len(self.f.parameters)
         self.put(f"%table = load ptr, ptr {self.at('%self', TABLE)}")
         given = self.new(f"and i64 %flags, {(1 << 63) - 1}")
-        plain = self.new("icmp eq ptr %keywords, null")
-        right = self.new(f"icmp eq i64 {given}, {count}")
-        self.need(self.new(f"and i1 {plain}, {right}"))
+        self.need(self.new(f"icmp eq i64 {given}, {count}"))
+        outputs = self.outputs(count)
         for k, parameter in enumerate(self.f.parameters):
             assert isinstance(parameter.kind, Leaf)
             object_ = self.load("ptr", "%arguments", 8 * k)
@@ -98,7 +101,7 @@ class _Writer:
                 self.array(object_, parameter.kind)
             else:
                 self.scalar(object_, parameter.kind, parameter.name)
-        self.call()
+        self.call(outputs)
         self.start("slow")
         vectorcall = self.entry_of("PyObject_Vectorcall")
         target = self.load("ptr", "%self", SLOW)
@@ -107,21 +110,63 @@ class _Writer:
         head = f"define ptr {symbol(self.name)}(ptr %self, ptr %arguments, i64 %flags, ptr %keywords) {{"
         return "\n".join([head, "start:", *self.lines, "}", ""])
 
+    def outputs(self, count: int) -> list[str]:
+        """The arrays given as `out`, one per result leaf (null where there is no `out`, the one keyword taken here)."""
+        named, begin = self.label("named"), self.label("begin")
+        plain = self.new("icmp eq ptr %keywords, null")
+        before = self.block
+        self.put(f"br i1 {plain}, label %{begin}, label %{named}")
+        self.start(named)
+        self.need(self.new(f"icmp eq i64 {self.load('i64', '%keywords', 16)}, 1"))
+        self.need(self.new(f"icmp eq ptr {self.load('ptr', '%keywords', 24)}, {self.entry_of('out')}"))
+        found: list[str] = []
+        self.nested(self.load("ptr", "%arguments", 8 * count), self.f.result, found)
+        after = self.block
+        self.put(f"br label %{begin}")
+        self.start(begin)
+        phis = [self.new(f"phi ptr [ null, %{before} ], [ {item}, %{after} ]") for item in found]
+        self.put(f"%given = icmp eq i1 {plain}, false")
+        return phis
+
+    def nested(self, object_: str, kind: Kind, found: list[str]) -> None:
+        """Take the tuples of `out` apart; scalars have None there."""
+        if isinstance(kind, Leaf):
+            if not kind.sizes:
+                self.need(self.new(f"icmp eq ptr {object_}, {self.entry_of('none')}"))
+            found.append(object_)
+            return
+        self.need(self.new(f"icmp eq ptr {self.load('ptr', object_, 8)}, {self.entry_of('PyTuple_Type')}"))
+        self.need(self.new(f"icmp eq i64 {self.load('i64', object_, 16)}, {len(kind.items)}"))
+        for k, item in enumerate(kind.items):
+            self.nested(self.load("ptr", object_, 24 + 8 * k), item, found)
+
     def array(self, object_: str, leaf: Leaf) -> None:
         """Take an array apart: its data and sizes."""
+        data, dims = self.plain_array(object_, leaf, _CONTIGUOUS_ALIGNED)
+        self.passed.append(f"ptr {data}")
+        values = [self.load("i64", dims, 8 * axis) for axis in range(len(leaf.sizes))]
+        self.memory.append((data, self.end_of(data, leaf, values)))
+        for size, value in zip(leaf.sizes, values, strict=True):
+            self.passed.append(f"i64 {value}")
+            if isinstance(size, str):
+                self.sizes.setdefault(size, value)
+
+    def end_of(self, data: str, leaf: Leaf, sizes: list[str]) -> str:
+        """The address behind an array."""
+        total = str(_SIZES[leaf.element])
+        for size in sizes:
+            total = self.new(f"mul i64 {total}, {size}")
+        return self.new(f"getelementptr i8, ptr {data}, i64 {total}")
+
+    def plain_array(self, object_: str, leaf: Leaf, wanted: int) -> tuple[str, str]:
+        """Data and dimensions of a numpy array of the right type with these flags."""
         self.need(self.new(f"icmp eq ptr {self.load('ptr', object_, 8)}, {self.entry_of('PyArray_Type')}"))
         self.need(self.new(f"icmp eq i32 {self.load('i32', object_, _ARRAY_NDIM)}, {len(leaf.sizes)}"))
         descr = self.load("ptr", object_, _ARRAY_DESCR)
         self.need(self.new(f"icmp eq ptr {descr}, {self.entry_of(leaf.element)}"))
-        flags = self.new(f"and i32 {self.load('i32', object_, _ARRAY_FLAGS)}, {_CONTIGUOUS_ALIGNED}")
-        self.need(self.new(f"icmp eq i32 {flags}, {_CONTIGUOUS_ALIGNED}"))
-        self.passed.append(f"ptr {self.load('ptr', object_, _ARRAY_DATA)}")
-        dims = self.load("ptr", object_, _ARRAY_DIMS)
-        for axis, size in enumerate(leaf.sizes):
-            value = self.load("i64", dims, 8 * axis)
-            self.passed.append(f"i64 {value}")
-            if isinstance(size, str):
-                self.sizes.setdefault(size, value)
+        flags = self.new(f"and i32 {self.load('i32', object_, _ARRAY_FLAGS)}, {wanted}")
+        self.need(self.new(f"icmp eq i32 {flags}, {wanted}"))
+        return self.load("ptr", object_, _ARRAY_DATA), self.load("ptr", object_, _ARRAY_DIMS)
 
     def scalar(self, object_: str, leaf: Leaf, name: str) -> None:
         type_ = self.load("ptr", object_, 8)
@@ -174,16 +219,14 @@ class _Writer:
         self.put("br label %slow")
         self.start(fine)
 
-    def call(self) -> None:
-        """Make the results, call the entry, build what is returned."""
+    def call(self, outputs: list[str]) -> None:
+        """Make the results or take those given, call the entry, build what is returned."""
         results = list(leaves(self.f.result))
         shapes = [[self.clamped(self.size(s)) for s in leaf.sizes] for leaf in results]
         slot = self.entry_of("slot")
         context = self.new(f"load ptr, ptr {slot}")
         self.need(self.new(f"icmp ne ptr {context}, null"))
-        made: list[str] = []
-        for leaf, shape in zip(results, shapes, strict=True):
-            self.result(leaf, shape, made)
+        made = self.storage(results, shapes, outputs)
         self.put(f"store ptr null, ptr {slot}")
         failed = self.run(context)
         bad, good = self.label("bad"), self.label("good")
@@ -218,17 +261,60 @@ class _Writer:
         self.lines.insert(0, "  %nobody = alloca i32")
         return self.new(f"icmp ne i32 {status}, 0")
 
-    def result(self, leaf: Leaf, shape: list[str], made: list[str]) -> None:
-        """Storage for one result, passed to the entry."""
+    def storage(self, results: list[Leaf], shapes: list[list[str]], outputs: list[str]) -> list[str]:
+        """Where each result goes, passed to the entry: a place for a scalar, an array (a reference of ours)."""
+        arrays = [k for k, leaf in enumerate(results) if leaf.sizes]
+        taken, made = {}, {}
+        if arrays:
+            take, make, join = self.label("take"), self.label("make"), self.label("join")
+            self.put(f"br i1 %given, label %{take}, label %{make}")
+            self.start(take)
+            taken = self.take(arrays, results, shapes, outputs)
+            after_take = self.block
+            self.put(f"br label %{join}")
+            self.start(make)
+            for k in arrays:
+                made[k] = self.fresh(results[k], shapes[k], list(made.values()))
+            after_make = self.block
+            self.put(f"br label %{join}")
+            self.start(join)
+            for k in arrays:
+                made[k] = self.new(f"phi ptr [ {taken[k]}, %{after_take} ], [ {made[k]}, %{after_make} ]")
+        for k, leaf in enumerate(results):
+            if leaf.sizes:
+                data = self.load("ptr", made[k], _ARRAY_DATA)
+                self.passed += [f"ptr {data}", *(f"i64 {size}" for size in shapes[k])]
+            else:
+                made[k] = self.place(_STORED[leaf.element])
+                self.passed.append(f"ptr {made[k]}")
+        return [made[k] for k in range(len(results))]
+
+    def place(self, type_: str) -> str:
+        """Memory of the call's own."""
         self.count += 1
-        if not leaf.sizes:
-            place = f"%place{self.count}"
-            self.lines.insert(0, f"  {place} = alloca {_STORED[leaf.element]}")
-            self.passed.append(f"ptr {place}")
-            made.append(place)
-            return
-        dims = f"%dims{self.count}"
-        self.lines.insert(0, f"  {dims} = alloca [{len(shape)} x i64]")
+        self.lines.insert(0, f"  %place{self.count} = alloca {type_}")
+        return f"%place{self.count}"
+
+    def take(
+        self, arrays: list[int], results: list[Leaf], shapes: list[list[str]], outputs: list[str]
+    ) -> dict[int, str]:
+        """Check the arrays given: their type, their sizes, that they overlap nothing."""
+        for k in arrays:
+            data, dims = self.plain_array(outputs[k], results[k], _CONTIGUOUS_ALIGNED | _WRITABLE)
+            for axis, size in enumerate(shapes[k]):
+                self.need(self.new(f"icmp eq i64 {self.load('i64', dims, 8 * axis)}, {size}"))
+            end = self.end_of(data, results[k], shapes[k])
+            for first, last in self.memory:
+                before = self.new(f"icmp ule ptr {end}, {first}")
+                self.need(self.new(f"or i1 {before}, {self.new(f'icmp uge ptr {data}, {last}')}"))
+            self.memory.append((data, end))
+        for k in arrays:
+            self.api("Py_IncRef", "void", f"ptr {outputs[k]}")
+        return {k: outputs[k] for k in arrays}
+
+    def fresh(self, leaf: Leaf, shape: list[str], earlier: list[str]) -> str:
+        """A new array; without memory for it, Python says so."""
+        dims = self.place(f"[{len(shape)} x i64]")
         for axis, size in enumerate(shape):
             self.put(f"store i64 {size}, ptr {self.at(dims, 8 * axis)}")
         kind = f"ptr {self.entry_of('PyArray_Type')}, i32 {len(shape)}, ptr {dims}, i32 {_TYPE_NUMBERS[leaf.element]}"
@@ -237,13 +323,11 @@ class _Writer:
         self.put(f"br i1 {self.new(f'icmp eq ptr {array}, null')}, label %{lost}, label %{fine}")
         self.start(lost)
         self.api("PyErr_Clear", "void")
-        for earlier in made:
-            if earlier.startswith("%v"):
-                self.api("Py_DecRef", "void", f"ptr {earlier}")
+        for other in earlier:
+            self.api("Py_DecRef", "void", f"ptr {other}")
         self.put("br label %slow")
         self.start(fine)
-        self.passed += [f"ptr {self.load('ptr', array, _ARRAY_DATA)}", *(f"i64 {size}" for size in shape)]
-        made.append(array)
+        return array
 
     def build(self, kind: Kind, results: Any) -> str:
         """The Python object of a result (no memory for it: whatever was made is lost with it)."""

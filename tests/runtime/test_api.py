@@ -145,6 +145,35 @@ def test_out(m):
         m.dot3.grad(wrt=("x", "y"))(X, Y, out=(out, out))
 
 
+def test_out_is_refused(m):
+    """Every wrong output, natively or not; nothing is written to it and no reference is lost."""
+    f = m.dot3.grad(wrt=("x", "y"))
+    good, other = np.empty(3), np.empty(3)
+    frozen = np.empty(3)
+    frozen.flags.writeable = False
+    whole = np.zeros(6)
+    f(X, Y)
+    counts = [sys.getrefcount(a) for a in (good, other, frozen, whole)]
+    overlapping = [(X, good), (good, Y), (good, good), (whole[:3], whole[2:5])]
+    wrong = [(np.empty(2), good), (frozen, good), (good, np.empty(6)[::2]), (good, np.empty(3, np.float32))]
+    for _ in range(3):
+        result = f(X, Y, out=(good, other))
+        assert result[0] is good and result[1] is other
+        for out in [*overlapping, *wrong, (good,), [good, other], good, (good, "a")]:
+            if isinstance(out, list):
+                f(X, Y, out=out)
+                continue
+            with pytest.raises((TypeError, ValueError), match="parameter out"):
+                f(X, Y, out=out)
+    touching = f(X, Y, out=(whole[:3], whole[3:]))
+    np.testing.assert_allclose(touching[1], f(X, Y)[1])
+    with pytest.raises(TypeError):
+        f(X, Y, other=(good, other))
+    del result, touching, overlapping, wrong, out
+    gc.collect()
+    assert [sys.getrefcount(a) for a in (good, other, frozen, whole)] == counts
+
+
 @pytest.mark.parametrize("repeat", range(3))
 def test_bad_arguments_every_time(m, repeat):
     """Also where calls have become fast."""
