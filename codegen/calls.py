@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotdiff.codegen import context
+from aotdiff.codegen import context, stack
 from aotdiff.codegen.bufferize import Summary
 from aotdiff.codegen.function import SMALL, FunctionEmitter
 from aotdiff.codegen.handing import hand_out
@@ -275,13 +275,20 @@ class EntryEmitter(FunctionEmitter):
             if dims:
                 slots.append((func.body.yielded[j], f"%r{j}", dims, 1))
         self.hinted = hint_slots(self, func.body, slots)
-        if self.recursive:
+        apart = self.recursive and stack.has_stack(self.module.target.triple)
+        if self.recursive and not apart:
             self.module.need("aot.stack_limit")
             self.do("call void @aot.stack_limit(ptr %ctx)")
         self.run(scope)
         self._return()
         params.append("ptr noalias %ctx")
-        return f"define i32 {entry_name(func.name)}({', '.join(params)}) #0 {{\n{self.body()}\n}}"
+        name = entry_name(func.name)
+        if not apart:
+            return f"define i32 {name}({', '.join(params)}) #0 {{\n{self.body()}\n}}"
+        self.module.need("aot.stack")
+        inner = symbol(f"aot.e.{func.name}")
+        body = f"define internal i32 {inner}({', '.join(params)}) #1 {{\n{self.body()}\n}}"
+        return f"{body}\n{stack.entry(name, inner, params)}"
 
     def _fail(self, code: str) -> list[str]:
         self.module.need("aot.reset")

@@ -7,8 +7,8 @@ valid start. `aotdiff.release` (exported by every module) gives its memory back.
     4     i32   line           its line
     8     char  message[1000]  "path.grad:line: text", zero-terminated
     1008  ptr   interrupt      null or an i32 that is polled: not 0 stops the call with kind 7
-    1016  i64   stack_limit    recursion stops below this address; computed per thread at entry
-    1024  i64   stack_thread   the thread `stack_limit` is for
+    1016  i64   stack_limit    recursion stops below this address
+    1024  i64   stack_thread   the thread `stack_limit` is for, where there is no stack of our own
     1032  ptr   chunks         list of malloc'ed chunks, kept between calls
     1040  ptr   bump           next free byte of the current chunk
     1048  ptr   bump_end
@@ -17,6 +17,7 @@ valid start. `aotdiff.release` (exported by every module) gives its memory back.
     1072  i64   keep           workspace kept between calls at most (0: KEEP_DEFAULT; -1: the caller's, no more of it)
     1080  i64   dirty          not 0 if anything was allocated since the last reset
     1088  ptr   free[192]      free lists by size class
+    2624  ptr   stack          a stack of its own for functions that recurse, kept between calls
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ KIND, LINE, MESSAGE, INTERRUPT, STACK_LIMIT, STACK_THREAD = 0, 4, 8, 1008, 1016,
 CHUNKS, BUMP, BUMP_END, TOTAL, WANT, KEEP, DIRTY, FREE = 1032, 1040, 1048, 1056, 1064, 1072, 1080, 1088
 FREE_LISTS = 192
 MESSAGE_SIZE = 1000
-SIZE = FREE + 8 * FREE_LISTS
+STACK = FREE + 8 * FREE_LISTS
+SIZE = STACK + 8
+STACK_SIZE = 256 << 20
 KEEP_DEFAULT = 1 << 30
 
 KINDS = {
@@ -60,6 +63,7 @@ class Context(ctypes.Structure):
         ("keep", ctypes.c_int64),
         ("dirty", ctypes.c_int64),
         ("free", ctypes.c_void_p * FREE_LISTS),
+        ("stack", ctypes.c_void_p),
     ]
 
 

@@ -243,7 +243,7 @@ rewind:
   store ptr %end, ptr %endat
   ret void
 merge:
-  call void @aotdiff.release(ptr %ctx)
+  call void @aot.release_chunks(ptr %ctx)
   %want = select i1 %small, i64 %total, i64 0
   %wantat = getelementptr i8, ptr %ctx, i64 {ctx.WANT}
   store i64 %want, ptr %wantat
@@ -251,8 +251,8 @@ merge:
 }}
 """
 
-RELEASE = f"""
-define weak void @aotdiff.release(ptr %ctx) #1 {{
+RELEASE_CHUNKS = f"""
+define internal void @aot.release_chunks(ptr %ctx) #1 {{
 entry:
   %listat = getelementptr i8, ptr %ctx, i64 {ctx.CHUNKS}
   %list = load ptr, ptr %listat
@@ -268,7 +268,7 @@ again:
 clear:
   call void @llvm.memset.p0.i64(ptr align 8 %listat, i8 0, i64 {ctx.KEEP - ctx.CHUNKS}, i1 false)
   %dirtyat = getelementptr i8, ptr %ctx, i64 {ctx.DIRTY}
-  call void @llvm.memset.p0.i64(ptr align 8 %dirtyat, i8 0, i64 {ctx.SIZE - ctx.DIRTY}, i1 false)
+  call void @llvm.memset.p0.i64(ptr align 8 %dirtyat, i8 0, i64 {ctx.STACK - ctx.DIRTY}, i1 false)
   ret void
 }}
 """
@@ -296,9 +296,9 @@ RUNTIME: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         ("aot.alloc", "aot.free"),
         ("declare i64 @llvm.umax.i64(i64, i64)", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"),
     ),
-    "aot.reset": (RESET, ("aot.chunk", "aotdiff.release"), ("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",)),
-    "aotdiff.release": (
-        RELEASE,
+    "aot.reset": (RESET, ("aot.chunk", "aot.release_chunks"), ("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",)),
+    "aot.release_chunks": (
+        RELEASE_CHUNKS,
         (),
         ("declare void @free(ptr)", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"),
     ),

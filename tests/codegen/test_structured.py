@@ -665,3 +665,31 @@ def test_branch_that_may_give_an_array_from_outside() -> None:
     module = single([("x", F64), ("a", VECTOR)], body)
     for x in (1.5, -1.5):
         check(module, "f", x, np.array([0.1, 0.2, 0.3]))
+
+
+def test_recursion_does_not_need_the_threads_stack() -> None:
+    """Sixty thousand frames from a thread with a quarter of a megabyte; release gives our stack back."""
+
+    def body(b, recur, x, i):
+        def more(b):
+            parts = b.par([b.i64(8)], ["map"], lambda b, j: [b.mul(x, b.cast(j, F64))])[0]
+            inner = recur(b, [b.mul(x, b.const(0.5)), b.sub(i, b.i64(1))])[0]
+            return [b.add(inner, b.read(parts, b.scalar("mod", i, b.i64(8))))]
+
+        return b.if_(b.scalar("eq", i, b.i64(0)), lambda b: [x], more)
+
+    module = _recursive("g", [("x", F64), ("i", I64)], [F64], body)
+    check(module, "g", 1.5, 20)
+    compiled, found = Compiled(module), []
+    size = threading.stack_size(256 * 1024)
+    try:
+        thread = threading.Thread(target=lambda: found.extend(compiled.call("g", [1.0, 60_000], [()])))
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(size)
+    same(found, compiled.call("g", [1.0, 60_000], [()]))
+    assert len(found) == 1
+    assert compiled.context.stack is not None
+    compiled.free()
+    assert compiled.context.stack is None
