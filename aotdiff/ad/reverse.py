@@ -152,15 +152,20 @@ def use_records(module: Module) -> None:
     """
     recursive = call_order(module)[1]
     pullbacks: Pullbacks | None = None
-    # Latest first: a function is the source of later ones as long as it has no records.
-    for func in reversed(list(module.funcs.values())):
+    written: list[tuple[Func, Func]] = []
+    for func in list(module.funcs.values()):
         key = func.attrs.get("derived", ("",))
         if key[0] != "vjp" or key[1] not in module.funcs:
             continue
         source = module.funcs[key[1]]
         if any(op.name == "call" and op.attrs["callee"] in recursive for op in source.body.walk()):
             pullbacks = pullbacks or Pullbacks(module, records=True)
-            pullbacks.write(func, Request(*key[1:]))
+            new = Func(func.name, Region(), func.result_types, func.attrs, func.loc)
+            pullbacks.write(new, Request(*key[1:]))
+            written.append((func, new))
+    # Records have no adjoint: until all are written, bodies without them are what is reversed.
+    for func, new in written:
+        func.body = new.body
 
 
 class _Body:
