@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.rewrite import copy_region
@@ -26,20 +26,22 @@ def outer_effects(op: Op, inside: set[Value] | None = None) -> bool:
     return any(outer_effects(each, inside) for region in op.regions for each in region.ops)
 
 
-def prune(region: Region, used: set[Value] | None = None) -> set[Value]:
+def prune(region: Region, used: set[Value] | None = None, staying: Collection[Op] = ()) -> set[Value]:
     """Drop operations without effect and without use, here and in nested regions; calls count as without effect.
 
-    `used` holds what is used after the region; it is extended and returned.
+    `used` holds what is used after the region; it is extended and returned. `staying` are operations that stay, and
+    with them those around them.
     """
     used = set() if used is None else used
     kept: list[Op] = []
     for op in reversed(region.ops):
-        if op.name != "yield" and not any(r in used for r in op.results) and not outer_effects(op):
+        idle = op.name != "yield" and op not in staying and not any(r in used for r in op.results)
+        if idle and not outer_effects(op):
             continue
         kept.append(op)
         used.update(op.operands)
         for inner in op.regions:
-            prune(inner, used)
+            prune(inner, used, staying)
     kept.reverse()
     region.ops = kept
     return used

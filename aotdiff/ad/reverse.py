@@ -19,9 +19,10 @@ from aotdiff.ad.reverse_sweep import Scope, Sweep
 from aotdiff.ad.sizes import Sizes
 from aotdiff.ad.structure import Structure
 from aotdiff.ir.builder import Builder
-from aotdiff.ir.graph import Func, Module, Region, Value
+from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.rewrite import substitute
 from aotdiff.ir.types import Acc, Record, Scalar, Type, array_type, dims_of, element_of
+from aotdiff.passes.facts import functions_that_check
 from aotdiff.passes.inline import call_order
 from aotdiff.passes.pipeline import run
 
@@ -195,17 +196,19 @@ class _Body:
         """One region: forward operations, then the sweep."""
         body = self.func.body
         pairs = self._reverse(body.terminator.operands if self.request.value else [])
+        staying = self._staying()
         module = self.pullbacks.module
         legalise(module, self.structure, self.sizes, pairs, self.sweep, self.travelling)
         self._drop_own_handles()
         body.ops[-1:] = self.sweep.ops
-        prune(body)
+        prune(body, staying=staying)
         return body
 
     def write_pair(self, record: Record) -> tuple[Region, Region]:
         """Two regions: the forward operations, which end in a record, and the sweep, which begins with it."""
         module, body = self.pullbacks.module, self.func.body
         pairs = self._reverse([])
+        staying = self._staying()
         reverse = Region([Value(record, "residuals")])
         given = body.args[len(self.params) :]
         passed = [p for p, only in zip(self.params, self.read_only, strict=True) if only]
@@ -224,7 +227,7 @@ class _Body:
         body.ops.pop()
         b = Builder(body, self.func.loc)
         b.ret([*results, b.emit("record_make", fields, [record], {"record": record.name}).result])
-        prune(body)
+        prune(body, staying=staying)
         return body, reverse
 
     def _reverse(self, primal: list[Value]) -> dict[Region, Pairing]:
@@ -238,7 +241,38 @@ class _Body:
         sw.b.ret([*primal, *cotangents])
         self.sizes.flush()
         prune(self.sweep, {v for pairing in sw.pairs.values() for v in pairing.index})
+        self.again, self.repeated = sw.again, sw.repeated
         return sw.pairs
+
+    def _staying(self) -> set[Op]:
+        """Forward operations that stay whatever becomes of their results, for the sake of calls that may report an
+        error and are not run again by the sweep, or not every time."""
+        if not any(op.name == "call" for op in self.func.body.walk()):
+            return set()
+        swept = set(self.sweep.walk())
+        checking = functions_that_check(self.pullbacks.module)
+        again = {op for op, called in self.again.items() if called in swept}
+        staying: set[Op] = set()
+        self._add_staying(self.func.body, checking, again, staying)
+        return staying
+
+    def _add_staying(self, region: Region, checking: set[str], again: set[Op], staying: set[Op]) -> bool:
+        """Whether the region has such operations."""
+        if region in self.repeated:
+            again = set()
+        before = len(staying)
+        for op in region.ops:
+            inside = [self._add_staying(inner, checking, again, staying) for inner in op.regions]
+            if any(inside) or (op not in again and self._reports(op, checking)):
+                staying.add(op)
+        return len(staying) > before
+
+    def _reports(self, op: Op, checking: set[str]) -> bool:
+        """Whether the operation calls a function that may report an error."""
+        if op.name != "call":
+            return False
+        key = self.pullbacks.module.funcs[op.attrs["callee"]].attrs.get("derived", ("",))
+        return op.attrs["callee"] in checking or (key[0] == "forward" and key[2] in checking)
 
     def _open(self, sw: Sweep) -> None:
         """New parameters: seeds, adjoints for live handles, handles."""

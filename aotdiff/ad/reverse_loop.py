@@ -75,6 +75,7 @@ class _Loop:
     def peel(self) -> None:
         """Reverse the last iteration by itself."""
         sw = self.sw
+        sw.repeated.add(self.body)
         rest = [j for j in self.carried if self._live(j)]
 
         def last() -> list[Value]:

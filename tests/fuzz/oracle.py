@@ -191,6 +191,10 @@ class Check:
         return self.rng.normal(size=np.shape(like)).astype(self.dtype)
 
     def run(self) -> Report:
+        with np.errstate(all="ignore"):
+            return self._run()
+
+    def _run(self) -> Report:
         x, s, a = self.args[:3]
         self.direction = [self.draw(x), self.draw(s), self.draw(a)]
         self.cotangent = self.draw(x)
@@ -216,7 +220,8 @@ class Check:
                 self.failed = True
             else:
                 self.found[name] = got
-        if self.failed and self.found:
+        matrices = {"f_jacobian", "f_hessian"}  # without a column nothing is run
+        if self.failed and self.found.keys() - (set() if self.args[0].size else matrices):
             raise Fault("some forms report an error", f"not {', '.join(sorted(self.found))}")
 
     def same(self, kind: str, a: Any, b: Any, name: str) -> None:
@@ -330,7 +335,8 @@ class Check:
             if isinstance(end, Exception):
                 return None
             ends.append([np.asarray(v, dtype=float) for v in end[first:]])
-        return [(p - q) / (2.0 * h) for p, q in zip(*ends, strict=True)]
+        slopes = [(p - q) / (2.0 * h) for p, q in zip(*ends, strict=True)]
+        return slopes if all(np.isfinite(v).all() for v in slopes) else None
 
 
 def dot(a: Any, b: Any) -> float:
