@@ -48,7 +48,7 @@ def c_program(compiler, tmp_path_factory):
         file = source if isinstance(source, Path) else folder / "main.c"
         if isinstance(source, str):
             file.write_text(source)
-        command = [*compiler, *"-g -Wall -Wextra -Werror".split(), file, *arguments, "-o", folder / "main"]
+        command = [*compiler, "-g", "-Wall", "-Wextra", "-Werror", file, *arguments, "-o", folder / "main"]
         if file.suffix == ".cpp":
             command += ["-std=c++17", "-lstdc++"]
         done = subprocess.run([*map(str, command), "-lm", "-lpthread"], capture_output=True, text=True, check=False)
