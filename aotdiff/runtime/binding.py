@@ -50,7 +50,7 @@ class Binder:
             return [np.empty(shape, DTYPES[leaf.element]) if leaf.sizes else None for leaf, shape in pairs]
         except (MemoryError, ValueError):
             f = self.interface
-            raise MemoryError(f"{f.path}:{f.line}: {f.name}: no memory for the results, {f.result}") from None
+            raise MemoryError(f"{f.place}: no memory for the results, {f.result}") from None
 
     def outputs(self, values: Values, out: Any) -> list[np.ndarray | None]:
         """The arrays given as `out`, checked; a new array where None was given for an array."""
@@ -121,9 +121,9 @@ def arrange(f: Interface, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequ
     given = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name in given:
-            raise TypeError(f"{f.name} got {name!r} twice")
+            raise TypeError(f"{f.place} got {name!r} twice")
         if name not in names:
-            raise TypeError(f"{f.name} has no parameter {name!r}; its parameters are {', '.join(names) or 'none'}")
+            raise TypeError(f"{f.place} has no parameter {name!r}; its parameters are {', '.join(names) or 'none'}")
         given[name] = value
     if len(given) < len(names):
         raise TypeError(_count_message(f, args, kwargs))
@@ -131,11 +131,12 @@ def arrange(f: Interface, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequ
 
 
 def _count_message(f: Interface, args: tuple[Any, ...], kwargs: Any) -> str:
+    takes = f"{f.place} takes {len(f.names)} argument{'' if len(f.names) == 1 else 's'}"
     if len(args) > len(f.names):
-        return f"{f.name} takes {len(f.names)} arguments ({', '.join(f.names)}), got {len(args)}"
+        return f"{takes} ({', '.join(f.names)}), got {len(args)}"
     missing = [name for name in f.names[len(args) :] if name not in kwargs]
     wanted = ", ".join(str(p) for p in f.parameters if p.name in missing)
-    return f"{f.name} takes {len(f.names)} arguments, {wanted} missing"
+    return f"{takes}, {wanted} missing"
 
 
 def choose_real(f: Interface, args: Sequence[Any], default: str) -> str:
@@ -147,7 +148,7 @@ def choose_real(f: Interface, args: Sequence[Any], default: str) -> str:
                 decided = kind, parameter.name
             elif decided[0] != kind:
                 both = f"parameter {decided[1]} is {decided[0]} and parameter {parameter.name} is {kind}"
-                raise TypeError(f"{f.path}:{f.line}: {f.name}: {both}; real is one type for all: convert one of them")
+                raise TypeError(f"{f.place}: {both}; real is one type for all: convert one of them")
     return decided[0] if decided else default
 
 

@@ -39,7 +39,7 @@ class Place:
         return Place(self.function, self.name, kind, f"{self.part}[{position}]")
 
     def refuse(self, error: type[Exception], got: str, hint: str = "") -> Exception:
-        head = f"{self.function.path}:{self.function.line}: {self.function.name}: parameter {self.name}{self.part}"
+        head = f"{self.function.place}: parameter {self.name}{self.part}"
         return error(f"{head} wants {self.kind}, got {got}{f'; {hint}' if hint else ''}")
 
 

@@ -70,6 +70,11 @@ class Interface:
         return f"fn({', '.join(map(str, self.parameters))}) -> {self.result}"
 
     @property
+    def place(self) -> str:
+        """How error messages begin: where the function is, and its name."""
+        return f"{self.path}:{self.line}: {self.name}"
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters)
 

@@ -181,9 +181,9 @@ def test_bad_arguments_every_time(m, repeat):
     for bad, error in [("a", TypeError), (True, TypeError), (None, TypeError), (10**400, ValueError), (1j, TypeError)]:
         with pytest.raises(error, match="square: parameter x wants f64"):
             m.square(bad)
-    with pytest.raises(TypeError, match="takes 1 arguments"):
+    with pytest.raises(TypeError, match=r"source\.grad:22: square takes 1 argument"):
         m.square()
-    with pytest.raises(TypeError, match="takes 1 arguments"):
+    with pytest.raises(TypeError, match=r"source\.grad:22: square takes 1 argument"):
         m.square(1.0, 2.0)
     for bad in (X.astype(np.float32), X.reshape(1, 3), "abc", None):
         with pytest.raises((TypeError, ValueError), match="dot3: parameter x wants f64"):
