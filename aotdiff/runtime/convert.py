@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotdiff.runtime.interface import Group, Interface, Kind, Leaf
+from aotdiff.runtime.interface import Interface, Kind, Leaf
 
 DTYPES: dict[str, np.dtype] = {
     "f64": np.dtype(np.float64),
@@ -44,13 +44,6 @@ class Place:
 
 
 Converter = Callable[[Any], Any]
-
-
-def converters(function: Interface, name: str, kind: Kind) -> list[Converter] | None:
-    """One converter for a parameter that is not a tuple, else None."""
-    if isinstance(kind, Group):
-        return None
-    return [leaf_converter(Place(function, name, kind), kind)]
 
 
 def leaf_converter(place: Place, leaf: Leaf) -> Converter:

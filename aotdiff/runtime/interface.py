@@ -13,10 +13,6 @@ from typing import Any
 
 Size = int | str | tuple
 
-FORMS = (
-    "grad", "value_and_grad", "vjp", "jvp", "value_and_vjp", "value_and_jvp", "jacobian", "hessian", "hvp",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
