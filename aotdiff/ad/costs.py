@@ -33,6 +33,8 @@ _MIDDLE = {"div": 3, "ratio": 3, "sqrt": 3, "floordiv": 4, "mod": 4, "ipow": 4}
 _SCALAR = {"par": 60.0, "for": 4.0, "while": 4.0, "call": 2.0}
 # An element of an array that the program makes anyway: dearer than plain arithmetic, cheaper than a transcendental.
 _RESULT = 8.0
+# Of a scalar in a loop of a loop: memory like the square of a size, against which a transcendental is cheap.
+_NESTED = 22.0
 _BRANCH_SCALAR = {"par": 8.0, "for": 4.5, "while": 4.5, "": 0.5}
 _BRANCH_ARRAY = {"par": 2000.0, "for": 32.0, "while": 32.0, "": 1.0}
 
@@ -52,7 +54,7 @@ class Costs:
         if not isinstance(value.type, Array):
             if op.name == "par" and _is_result(value, op):
                 return _RESULT
-            return _BRANCH_SCALAR[self._around(op)] if op.name == "if" else _SCALAR[op.name]
+            return self._scalar(op)
         if not self.freshness.fresh(value):
             return SPOILS_LOOP
         if op.name == "if":
@@ -68,6 +70,14 @@ class Costs:
             return 100.0
         # Of an outermost `par`, trajectories of sequential loops stay local to an iteration.
         return 1000.0 if _is_trajectory(value) else 150.0
+
+    def _scalar(self, op: Op) -> float:
+        """Of keeping a scalar: more in nested sequential loops, which have a value per pair of iterations."""
+        if op.name == "call":
+            return _SCALAR["call"]
+        loops = sum(o.name in ("for", "while") for o in [op, *self._enclosing(op)])
+        base = _BRANCH_SCALAR[self._around(op)] if op.name == "if" else _SCALAR[op.name]
+        return base if loops < 2 else max(base, _NESTED)
 
     def regular(self, array: Value, op: Op) -> bool:
         """Whether the sizes of an array inside `op` are known before `op`."""

@@ -11,7 +11,7 @@ from aotdiff.ad.reverse import vjp_func
 from aotdiff.ir.builder import Builder, new_func
 from aotdiff.ir.graph import Func, Module, Value
 from aotdiff.ir.interpreter import Counter, run
-from aotdiff.ir.types import F64, Array, dims_of
+from aotdiff.ir.types import F64, I64, Array, dims_of
 from aotdiff.ir.verifier import verify
 from tests.ad.reference import float_params, pairing, random_cts, random_like, slope
 
@@ -132,3 +132,27 @@ def test_linear(step: Step) -> None:
         assert steps[1] < 2.3 * steps[0], f"order {order}: {steps}"
         assert not array_maps(reverse)
         func = reverse
+
+
+def test_pair_loop_keeps_nothing_per_pair() -> None:
+    """S23: a loop over pairs of points with a cell each: what is kept is of the size of the points."""
+    module = Module()
+
+    def body(b: Builder, x: Value, cell: Value) -> list[Value]:
+        n = b.dim(x, 0)
+
+        def pair(b: Builder, i: Value, j: Value, total: Value) -> list[Value]:
+            def near(b: Builder) -> list[Value]:
+                d = b.sub(b.read(x, i), b.read(x, j))
+                return [b.add(total, b.scalar("exp", b.neg(b.mul(d, d))))]
+
+            same = b.scalar("eq", b.read(cell, i), b.read(cell, j))
+            return b.if_(same, near, lambda b: [total])
+
+        return b.for_(n, [b.const(0.0)], lambda b, i, t: b.for_(n, [t], lambda b, j, t: pair(b, i, j, t)))
+
+    func = module.add(new_func("f", [("x", Array(F64, (None,))), ("cell", Array(I64, (None,)))], body))
+    reverse = vjp_func(module, func, (0,), False)
+    verify(module)
+    loops = [op for op in reverse.body.walk() if op.name == "for"]
+    assert loops and not any(op.attrs["kinds"] for op in loops)
