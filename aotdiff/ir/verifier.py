@@ -270,10 +270,19 @@ def _check_loop(v: _Verifier, op: Op) -> None:
     yielded = _types(region.yielded)
     _require(len(yielded) == carries + len(kinds), f"{len(yielded)} values yielded, expected {carries + len(kinds)}")
     _all_same(yielded[:carries], inits, "carried value")
+    _no_more_known(region.args[1:], region.yielded[:carries])
+    _no_more_known(op.results[:carries], region.yielded[:carries])
     mapped = yielded[carries:]
     _inner_sizes(op, op.operands[first + carries :], mapped, kinds)
     trips: list[Type] = [] if first else [I64]
     _results(op, inits + trips + [t for kind, m in zip(kinds, mapped, strict=True) for t in _loop_map(kind, m)])
+
+
+def _no_more_known(merged: Sequence[Value], parts: Sequence[Value]) -> None:
+    """A value that comes from several places has a known size only where each of them has it."""
+    for to, part in zip(merged, parts, strict=False):
+        for known, size in zip(dims_of(to.type), dims_of(part.type), strict=True):
+            _require(known in (None, size), f"{to.type} where a {part.type} may come")
 
 
 def _loop_map(kind: str, type_: Type) -> list[Type]:
@@ -289,6 +298,7 @@ def _check_if(v: _Verifier, op: Op) -> None:
     for region in op.regions:
         _require(not region.args, "the sides of `if` take no arguments")
         _all_same(_types(region.yielded), _types(op.results), "value of a side")
+        _no_more_known(op.results, region.yielded)
 
 
 def _check_withacc(v: _Verifier, op: Op) -> None:

@@ -404,7 +404,7 @@ def _loop(u: _Unroller, op: Op, operands: list[Value]) -> bool:
         u.append(Op("yield", yielded, []))
         new.ops, u.out = u.out, outer
         regions.append(new)
-    result_types = [v.type for v in inits] + [r.type for r in op.results[carries:]]
+    result_types = _result_types(op, small)
     attrs = {**op.attrs, "carries": len(inits)}
     rest = operands[first + carries :]
     new_op = u.append(Op(op.name, [*operands[:first], *inits, *rest], result_types, attrs, regions, op.loc))
@@ -414,6 +414,18 @@ def _loop(u: _Unroller, op: Op, operands: list[Value]) -> bool:
 
 def _flatten(u: _Unroller, values: list[Value], small: list[int]) -> list[Value]:
     return [e for j, v in enumerate(values) for e in (u.elements_of(v) if j in small else [v])]
+
+
+def _result_types(op: Op, small: list[int]) -> list[Type]:
+    """Types of the results when small arrays are several scalars; others keep theirs, which all sides share."""
+    types: list[Type] = []
+    for j, old in enumerate(op.results):
+        if j in small:
+            assert isinstance(old.type, Array)
+            types += [old.type.element] * math.prod(old.type.dims)  # type: ignore[arg-type]
+        else:
+            types.append(old.type)
+    return types
 
 
 def _restore(u: _Unroller, op: Op, results: list[Value], small: list[int]) -> None:
@@ -450,8 +462,7 @@ def _if(u: _Unroller, op: Op, operands: list[Value]) -> bool:
         u.append(Op("yield", _flatten(u, [u.get(v) for v in region.yielded], small), []))
         regions.append(Region([], u.out))
         u.out = outer
-    types = [v.type for v in regions[0].yielded]
-    new_op = u.append(Op("if", operands, types, {}, regions, op.loc))
+    new_op = u.append(Op("if", operands, _result_types(op, small), {}, regions, op.loc))
     _restore(u, op, new_op.results, small)
     return True
 
