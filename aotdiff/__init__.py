@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from aotdiff import interop
     from aotdiff.frontend.diagnostics import CompileError
     from aotdiff.runtime.engine import backward_all as backward
     from aotdiff.runtime.engine import grad
@@ -64,6 +65,7 @@ __all__ = [
     "from_numpy",
     "grad",
     "gradcheck",
+    "interop",
     "is_grad_enabled",
     "load",
     "no_grad",
@@ -74,6 +76,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "interop":
+        return import_module("aotdiff.interop")
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module 'aotdiff' has no attribute {name!r}")

@@ -200,7 +200,8 @@ class InternalEmitter(FunctionEmitter):
         limit = self.load("i64", self.bytes_at("%ctx", context.STACK_LIMIT))
         label = self.label("deep")
         self.cold.append(f"{label}:")
-        message = f"recursion too deep in `{self.func.name}`"
+        name = self.func.name.removesuffix(".f64").removesuffix(".f32")  # what a library adds
+        message = f"recursion too deep in `{name}`"
         self.cold += ["  " + t for t in self.report("RecursionError", self.func.loc, message)]
         self.unless(self.op(f"icmp ult i64 {here}, {limit}"), label)
 

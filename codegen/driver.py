@@ -16,7 +16,7 @@ from aotdiff.codegen import target as targets
 from aotdiff.codegen.cabi import CFunction
 from aotdiff.codegen.loader import LOCK, CodegenError, Native, Options, load, target_machine
 from aotdiff.codegen.module import ModuleText
-from aotdiff.codegen.system import fit_pointers
+from aotdiff.codegen.system import fitted
 
 from aotdiff.ir.graph import Module
 
@@ -62,7 +62,7 @@ def library_llvm(module: Module, functions: Sequence[CFunction], options: Option
     triple = options.triple or llvm.get_process_triple()
     text = emit_llvm(module, names, options, scratch=True)
     text += cabi.wrappers(functions, triple, targets.required_features(options.cpu, options.triple))
-    return fit_pointers(text, triple)
+    return fitted(text, triple)
 
 
 def optimised(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> llvm.ModuleRef:

@@ -1,6 +1,6 @@
 """What generated code asks of the operating system, by target: the end of a thread, the bounds of its stack.
 
-C's `size_t` too: where it has 32 bits, calls of the C library go through functions that shorten their arguments.
+Also what the C library lacks in places, and its `size_t`: where that has 32 bits, sizes are shortened before calls.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def stack_limit(triple: str) -> tuple[str, tuple[str, ...]]:
     return text, tuple(f"declare {d}" for d in (*always, *declared))
 
 
-# 32 bits -------------------------------------------------------------------------------------------------------------
+# The C library ------------------------------------------------------------------------------------------------------
 
 # name: result, parameters; s stands for size_t
 _SIZED = {
@@ -190,14 +190,18 @@ _SIZED = {
 }
 
 
-def fit_pointers(text: str, triple: str) -> str:
-    """The text for a target whose pointers have 32 bits: calls of functions that take a `size_t`."""
-    if not triple.startswith(("wasm32", "i386", "i686", "arm-", "armv7")):
-        return text
-    for name in _SIZED:
-        if f"@{name}(" in text:
-            text = re.sub(rf"^declare [^\n]*@{name}\([^\n]*$", _declared(name), text, flags=re.M)
-            text = _shortened(text, name)
+def fitted(text: str, triple: str) -> str:
+    """The text for a target whose C library has less than glibc, or whose pointers have 32 bits."""
+    if system_of(triple) != "linux":
+        text = text.replace("@llvm.roundeven.", "@llvm.rint.")  # the same while nobody changes the rounding mode
+    if system_of(triple) == "windows":
+        text = text.replace("declare double @lgamma_r(double, ptr)", "declare double @lgamma(double)")
+        text = re.sub(r"call double @lgamma_r\((double [^,]+), ptr [^)]+\)", r"call double @lgamma(\1)", text)
+    if triple.startswith(("wasm32", "i386", "i686", "arm-", "armv7")):
+        for name in _SIZED:
+            if f"@{name}(" in text:
+                text = re.sub(rf"^declare [^\n]*@{name}\([^\n]*$", _declared(name), text, flags=re.M)
+                text = _shortened(text, name)
     return text
 
 

@@ -106,6 +106,13 @@ class Tensor(Methods):
         wanted = array if dtype is None else array.astype(dtype, copy=False)
         return wanted.copy() if copy and wanted is array else wanted
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """The buffer itself, for `from_dlpack` of other libraries."""
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # CPU memory
+
     def __float__(self) -> float:
         return float(self.item())
 
