@@ -79,7 +79,8 @@ class Sweep:
             return op.operands[1] in self.active
         if op.name == "call":
             return self._adds_to_handles(op)
-        return any(self.touched(inner) for region in op.regions for inner in region.ops)
+        regions = op.regions[1:] if op.name == "while" else op.regions  # conditions carry no tangents
+        return any(self.touched(inner) for region in regions for inner in region.ops)
 
     def _adds_to_handles(self, op: Op) -> bool:
         mask = call_mask(op, self.active)

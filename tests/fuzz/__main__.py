@@ -61,7 +61,7 @@ def tally(settings: Settings, summary: Summary, start: float) -> str:
     return (
         f"seed {settings.seed}{left_out}: {summary.programs} programs ({summary.optimised} through all of LLVM, "
         f"{summary.forms} with derivatives inside), {summary.compared} comparisons, {len(summary.failures)} failed; "
-        f"given up: {skipped}; {seconds:.0f} s"
+        f"given up: {skipped}; {seconds:.0f} s; slowest {summary.slowest[1]} ({summary.slowest[0]:.1f} s)"
     )
 
 

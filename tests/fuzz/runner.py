@@ -48,6 +48,7 @@ class Summary:
     compared: int = 0
     optimised: int = 0
     forms: int = 0
+    slowest: tuple[float, int] = (0.0, 0)  # processor time, number
     skipped: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
 
@@ -93,9 +94,10 @@ def kind_of(error: BaseException) -> str:
 
 def _work(settings: Settings, first: int, step: int, count: int, end: Connection) -> None:
     for number in range(first, first + step * count, step):
+        start = time.process_time()
         try:
             report, plan, made = run_one(settings, number)
-            end.send(("ok", number, report, plan.llvm, made.forms))
+            end.send(("ok", number, report, plan.llvm, made.forms, time.process_time() - start))
         except Exception as error:
             end.send(("failed", number, kind_of(error), str(error)[:2000]))
     end.send(("done", 0))
@@ -141,7 +143,8 @@ def collect(summary: Summary, message: tuple[Any, ...]) -> Failure | None:
         failure = Failure(*message[1:])
         summary.failures.append(failure)
         return failure
-    _, _, report, llvm, forms = message
+    _, number, report, llvm, forms, seconds = message
+    summary.slowest = max(summary.slowest, (seconds, number))
     summary.compared += report.compared
     summary.optimised += llvm == 3
     summary.forms += bool(forms)
