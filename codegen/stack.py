@@ -6,6 +6,7 @@ depend on the thread that calls. Elsewhere, or where there is no memory for it, 
 
 from __future__ import annotations
 
+import llvmlite.binding as llvm
 from aotdiff.codegen import context as ctx
 from aotdiff.codegen.system import system_of
 
@@ -94,8 +95,10 @@ _SWITCHES = {
 
 
 def has_stack(triple: str) -> bool:
-    """Whether recursion gets a stack of its own."""
-    return system_of(triple) == "linux" and triple.split("-")[0] in _SWITCHES
+    """Whether recursion gets a stack of its own: the switch is assembly, which LLVM here parses for this machine only."""
+    architecture = triple.split("-")[0]
+    here = llvm.get_process_triple().split("-")[0]
+    return system_of(triple) == "linux" and architecture == here and architecture in _SWITCHES
 
 
 def stack(triple: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
