@@ -95,7 +95,7 @@ _SWITCHES = {
 
 
 def has_stack(triple: str) -> bool:
-    """Whether recursion gets a stack of its own: the switch is assembly, which LLVM here parses for this machine only."""
+    """Whether recursion gets a stack of its own: the switch is assembly, which LLVM parses for this machine only."""
     architecture = triple.split("-")[0]
     here = llvm.get_process_triple().split("-")[0]
     return system_of(triple) == "linux" and architecture == here and architecture in _SWITCHES
