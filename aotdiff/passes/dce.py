@@ -36,6 +36,7 @@ class _Marker:
         self.checking = checking
         self.live: set[Value] = set()
         self.alive: set[Op] = set()
+        self.summed: set[Value] = set()  # handles whose additions stay
         self.parent: dict[Region, Op] = {}
         self.home: dict[Op, Region] = {}
         self.additions: dict[Value, list[Op]] = {}  # operations that add to a handle
@@ -121,8 +122,9 @@ class _Marker:
     def need_accumulator(self, op: Op, index: int) -> None:
         self.need(op.operands[index])
         handle = op.regions[0].args[index]
-        if handle in self.live and op.results[index] in self.live:
+        if handle in self.summed:
             return
+        self.summed.add(handle)
         self.live.add(handle)
         self.live.add(op.results[index])
         for addition in self.additions.get(handle, ()):
