@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotdiff.codegen import context, stack
+from aotdiff.codegen import checks, context, stack
 from aotdiff.codegen.bufferize import Summary
 from aotdiff.codegen.function import SMALL, FunctionEmitter
 from aotdiff.codegen.handing import hand_out
@@ -18,7 +18,7 @@ from aotdiff.codegen.par import hint_slots
 from aotdiff.codegen.text import symbol
 from aotdiff.codegen.values import Buffer, Handle, Ref, llvm_type, memory_type
 
-from aotdiff.ir.graph import Func, Op, Value
+from aotdiff.ir.graph import Func, Loc, Op, Value
 from aotdiff.ir.types import Acc, Array, Record, Scalar, Type, dims_of, element_of
 
 
@@ -204,6 +204,7 @@ class InternalEmitter(FunctionEmitter):
         message = f"recursion too deep in `{name}`"
         self.cold += ["  " + t for t in self.report("RecursionError", self.func.loc, message)]
         self.unless(self.op(f"icmp ult i64 {here}, {limit}"), label)
+        checks.poll(self, self.func.loc or Loc("", 0, 0))
 
     def _return(self, summary: Summary) -> None:
         """Results: what leaves is handed out or copied first, then parameters' buffers are overwritten."""

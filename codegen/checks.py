@@ -6,7 +6,7 @@ from aotdiff.codegen import context
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.text import is_literal
 
-from aotdiff.ir.graph import Op, Region
+from aotdiff.ir.graph import Loc, Op, Region
 from aotdiff.ir.types import Scalar
 
 _LONG = 1 << 16
@@ -46,12 +46,12 @@ def printable(fe: FunctionEmitter, kind: str, name: str) -> tuple[str, str]:
     return "i64", wide
 
 
-def poll(fe: FunctionEmitter) -> None:
-    """Stop with KeyboardInterrupt if the flag is set."""
+def poll(fe: FunctionEmitter, loc: Loc | None = None) -> None:
+    """Stop with KeyboardInterrupt if the flag is set; `loc` where no operation is being emitted."""
     flag = fe.op(f"load volatile i32, ptr {interrupt_flag(fe)}, align 4")
     label = fe.label("interrupt")
     fe.cold.append(f"{label}:")
-    fe.cold += ["  " + t for t in fe.report("KeyboardInterrupt", fe.op_now.loc or fe.func.loc, "interrupted")]
+    fe.cold += ["  " + t for t in fe.report("KeyboardInterrupt", loc or fe.op_now.loc or fe.func.loc, "interrupted")]
     fe.unless(fe.op(f"icmp ne i32 {flag}, 0"), label)
 
 
