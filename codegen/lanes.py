@@ -11,12 +11,14 @@ from aotdiff.ir.types import Record, Scalar, element_of
 _MATHS = 20.0
 _COSTS = {
     "const": 0.0, "div": 5.0, "sqrt": 5.0, "ratio": 6.0, "select": 1.0, "floordiv": 20.0, "mod": 20.0, "sign": 3.0,
+    "from_sigmoid_tail": 3.0, "from_tanh_tail": 12.0,
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "clamp", "relu", "floor", "ceil"), 1.0),
     **dict.fromkeys(("round", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "cast"), 1.0), "ipow": 4.0,
 }  # fmt: skip
 _SLOW_IN_LANES = ("lgamma", "digamma", "polygamma", "sinc")
 MATHS = set(SCALAR_OPS) - set(_COSTS)
 _USUAL_COUNT = 16
+_MANY_ARRAYS = 6
 _SIMPLE = (*SCALAR_OPS, "read", "dim", "yield")
 
 
@@ -82,11 +84,17 @@ def _several(region: Region, varying: set[Value]) -> int:
 
 
 def _worth_a_look(op: Op) -> bool:
-    """Loops of plain arithmetic without inner loops, branches or checks are vectorised by LLVM itself."""
+    """Loops of plain arithmetic without inner loops, branches or checks are vectorised by LLVM itself.
+
+    Unless there are so many arrays that it cannot tell that none overlaps another.
+    """
     if any(k.startswith("arg") for k in op.attrs["kinds"]):
         return True
     inside = {inner.name for inner in op.regions[0].ops}
-    return bool(inside & MATHS) or any(n in inside for n in ("par", "for", "while", "if", "check", "update"))
+    if inside & MATHS or any(n in inside for n in ("par", "for", "while", "if", "check", "update")):
+        return True
+    arrays = {inner.operands[0] for inner in op.regions[0].ops if inner.name in ("read", "accum")}
+    return len(arrays) + op.attrs["kinds"].count("map") >= _MANY_ARRAYS
 
 
 class _Varying:

@@ -130,6 +130,32 @@ def _sigmoid(f: MathText) -> None:
     f.ret(f.over(f.choose(f.compare("oge", "%x", 0.0), 1.0, e), down))
 
 
+def _sigmoid_tail(f: MathText) -> None:
+    e = _decay(f, "%x")
+    f.ret(f.intrinsic("copysign", f.kind, [f.over(e, f.plus(1.0, e)), "%x"]))
+
+
+def _from_sigmoid_tail(f: MathText) -> None:
+    below = f.compare("olt", f.intrinsic("copysign", f.kind, [f.c(1.0), "%x"]), 0.0)
+    f.ret(f.choose(below, f.negative("%x"), f.minus(1.0, "%x")))
+
+
+# tanh(x) / x = 1 + u * P(u), u = x * x <= 0.56 ** 2, to 1.2e-16.
+_TANH = (
+    -0.333333333333333, 0.1333333333330937, -0.053968253942954354, 0.021869487497228838, -0.008863213787497718,
+    0.0035918653991902113, -0.0014538884155056455, 0.0005809879111341112, -0.0002131019189965524, 5.28081134054659e-05,
+)  # fmt: skip
+
+
+def _from_tanh_tail(f: MathText) -> None:
+    tail = f.unary("fabs", "%x")
+    far = f.intrinsic("copysign", f.kind, [f.minus(1.0, f.times(2.0, tail)), "%x"])
+    x = f.intrinsic("maximum", f.kind, [f.c(-0.56), f.intrinsic("minimum", f.kind, [f.c(0.56), "%y"])])
+    u = f.times(x, x)
+    near = f.plus(x, f.times(f.times(x, u), f.polynomial(u, _TANH)))
+    f.ret(f.choose(f.compare("olt", tail, 0.25), far, near))
+
+
 def _sech2(f: MathText) -> None:
     e = f.math("exp", f.times(-2.0, f.unary("fabs", "%x")))
     down = f.plus(1.0, e)
@@ -402,6 +428,9 @@ _X, _XY, _XN = ("x",), ("x", "x"), ("x", "i64")
 FUNCTIONS: dict[str, tuple[_Writer, bool, str, tuple[str, ...]]] = {
     "sigmoid": (_sigmoid, False, _INLINE, _X),
     "sech2": (_sech2, False, _INLINE, _X),
+    "sigmoid_tail": (_sigmoid_tail, False, _INLINE, _X),
+    "from_sigmoid_tail": (_from_sigmoid_tail, False, _INLINE, _X),
+    "from_tanh_tail": (_from_tanh_tail, False, _INLINE, _XY),
     "softplus": (_softplus, False, _INLINE, _X),
     "logaddexp": (_logaddexp, False, _INLINE, _XY),
     "xlogy": (_xlogy, False, _INLINE, _XY),

@@ -25,12 +25,12 @@ KEEPS_ARRAY = 1e5
 _FREE = frozenset(["const", "undef", "shaped", "dim", "record_unpack", "record_make"])
 _CHEAP = frozenset([
     "add", "sub", "mul", "neg", "minimum", "maximum", "clamp", "abs", "sign", "floor", "ceil", "round", "relu",
-    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "select", "cast",
+    "from_sigmoid_tail", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "select", "cast",
     "read", "update", "reshape", "stop_gradient",
 ])  # fmt: skip
-_MIDDLE = {"div": 3, "ratio": 3, "sqrt": 3, "floordiv": 4, "mod": 4, "ipow": 4}
+_MIDDLE = {"div": 3, "ratio": 3, "sqrt": 3, "from_tanh_tail": 4, "floordiv": 4, "mod": 4, "ipow": 4}
 
-_SCALAR = {"par": 60.0, "for": 4.0, "while": 4.0, "call": 2.0}
+_SCALAR = {"par": 9.0, "for": 4.0, "while": 4.0, "call": 2.0}
 # An element of an array that the program makes anyway: dearer than plain arithmetic, cheaper than a transcendental.
 _RESULT = 8.0
 # Of a scalar in a loop of a loop: memory like the square of a size, against which a transcendental is cheap.
@@ -42,12 +42,13 @@ _BRANCH_ARRAY = {"par": 2000.0, "for": 32.0, "while": 32.0, "": 1.0}
 class Costs:
     """Prices for the values of one function."""
 
-    __slots__ = ("structure", "sizes", "freshness")
+    __slots__ = ("structure", "sizes", "freshness", "evolving")
 
     def __init__(self, structure: Structure, sizes: Sizes, travelling: Iterable[Value]):
         self.structure = structure
         self.sizes = sizes
         self.freshness = Freshness(structure, travelling)
+        self.evolving: dict[Op, bool] = {}
 
     def keep(self, value: Value, op: Op) -> float:
         """Of keeping a value of a region of `op` beyond it."""
@@ -72,12 +73,22 @@ class Costs:
         return 1000.0 if _is_trajectory(value) else 150.0
 
     def _scalar(self, op: Op) -> float:
-        """Of keeping a scalar: more in nested sequential loops, which have a value per pair of iterations."""
+        """Of keeping a scalar: more in nested sequential loops, which have a value per pair of iterations.
+
+        But for those that keep something per pair in any case.
+        """
         if op.name == "call":
             return _SCALAR["call"]
-        loops = sum(o.name in ("for", "while") for o in [op, *self._enclosing(op)])
+        loops = [o for o in [op, *self._enclosing(op)] if o.name in ("for", "while")]
         base = _BRANCH_SCALAR[self._around(op)] if op.name == "if" else _SCALAR[op.name]
-        return base if loops < 2 else max(base, _NESTED)
+        return base if len(loops) < 2 or self._evolves(loops[0]) else max(base, _NESTED)
+
+    def _evolves(self, loop: Op) -> bool:
+        """Whether what the loop carries enters more than sums: then something is kept per iteration in any case."""
+        if loop not in self.evolving:
+            body = loop.regions[-1]
+            self.evolving[loop] = _beyond_sums(body, set(body.args[1:]))
+        return self.evolving[loop]
 
     def regular(self, array: Value, op: Op) -> bool:
         """Whether the sizes of an array inside `op` are known before `op`."""
@@ -104,6 +115,28 @@ def _is_result(value: Value, par: Op) -> bool:
     """Whether a map result of the `par` holds the value."""
     kinds = par.attrs["kinds"]
     return any(v is value and kind == "map" for v, kind in zip(par.regions[0].yielded, kinds, strict=True))
+
+
+_HANDS_ON = ("yield", "add", "sub", "neg", "update", "insert", "read", "shaped", "dim", "accum")
+
+
+def _beyond_sums(region: Region, carried: set[Value]) -> bool:
+    """Whether carried numbers, or elements of carried arrays, go into anything but sums; `carried` is added to."""
+    for op in region.ops:
+        if any(v in carried for v in op.operands):
+            if op.name in SCALAR_OPS and op.name not in _HANDS_ON and op.results[0].type not in (I64, BOOL):
+                return True
+            if op.name not in ("yield", "dim", "accum"):
+                carried.update(op.results)
+        if op.name in ("for", "while", "withacc"):
+            first = 1 if op.name == "for" else 0
+            for inner in op.regions:
+                offset = 0 if op.name == "withacc" else 1
+                pairs = zip(inner.args[offset:], op.operands[first:], strict=False)
+                carried.update(arg for arg, init in pairs if init in carried)
+        if any(_beyond_sums(inner, carried) for inner in op.regions):
+            return True
+    return False
 
 
 def _is_trajectory(array: Value) -> bool:

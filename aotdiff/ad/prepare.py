@@ -5,6 +5,8 @@
   winner gets the derivative, whatever the body computes.
 - `prod` of something differentiated becomes its factors and a sequential product, whose reverse is the exclusive prefix
   times the exclusive suffix: right with zeros among the factors, at every order.
+- `sigmoid` and `tanh` of something differentiated go by way of the signed tail: that one number has the slope too, at
+  full precision and without another exponential, and is what is kept.
 """
 
 from __future__ import annotations
@@ -24,14 +26,22 @@ from aotdiff.ir.types import I64, Scalar
 from aotdiff.passes.pipeline import run
 
 
+# Fused first: a value that needs no array of its own is cheaper to keep, or to compute again, than one that has one.
+_BEFORE = (
+    *("canonicalize", "cse", "induction", "canonicalize", "hoist", "cse"),
+    *("fuse", "canonicalize", "cse", "dce", "fuse-loops", "cse"),
+)
+
+
 def prepare(module: Module, func: Func, activity: Callable[[Func], Activity]) -> Func:
     """A copy of `func`, ready for the reverse sweep; `activity` tells what of it gets adjoints."""
     func = copy_func(func)
-    simplify(module, func, ("canonicalize", "cse", "induction", "canonicalize", "hoist", "cse"))
+    simplify(module, func, _BEFORE)
     active = activity(func).active
     _rewrite_reductions(module, func.body, active)
     _read_roots(func.body)
     split_accumulators(module, func.body, active)
+    _use_tails(func.body, active)
     chain_sizes(func)
     run(module, ("cse",), only=[func])
     return func
@@ -56,6 +66,21 @@ def _read_roots(region: Region) -> None:
         if op.name == "read":
             while (source := op.operands[0].op) is not None and source.name == "shaped":
                 op.operands = [source.operands[0], *op.operands[1:]]
+
+
+def _use_tails(region: Region, active: set[Value]) -> None:
+    b = Builder(region)
+    old, region.ops = region.ops, []
+    for op in old:
+        for inner in op.regions:
+            _use_tails(inner, active)
+        if op.name in ("sigmoid", "tanh") and op.result in active:
+            b.loc = op.loc
+            x = op.operands[0]
+            tail = b.scalar("sigmoid_tail", x if op.name == "sigmoid" else b.add(x, x))
+            op.operands = [tail] if op.name == "sigmoid" else [tail, x]
+            op.name = f"from_{op.name}_tail"
+        region.ops.append(op)
 
 
 # Reductions ------------------------------------------------------------------------------------------------
@@ -102,7 +127,8 @@ def _extreme(module: Module, b: Builder, op: Op, index: int) -> Value:
 
     def all_nan(b: Builder) -> list[Value]:
         (total,) = b.par_op(extents, ["sum"], _body_of(module, op, index)).results
-        return [b.mul(total, b.const(float("nan"), type_))]
+        # exp: partials of every order
+        return [b.scalar("exp", b.mul(total, b.const(float("nan"), type_)))]
 
     def winner(b: Builder) -> list[Value]:
         once = _body_of(module, op, index)

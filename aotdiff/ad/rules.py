@@ -400,6 +400,25 @@ def _(b: Builder, op: Op, c: Value) -> Value:
     return b.mul(c, b.mul(op.result, b.scalar("sigmoid", b.neg(op.operands[0]))))
 
 
+@partial("sigmoid_tail", 0)
+def _(b: Builder, op: Op, c: Value) -> Value:
+    """-c * |q| * (1 - |q|) for the result q: the slope of sigmoid, which falls where the tail rises"""
+    q = b.scalar("abs", op.result)
+    return b.neg(b.mul(c, b.mul(q, b.sub(_k(b, 1.0, c), q))))
+
+
+@partial("from_sigmoid_tail", 0)
+def _(b: Builder, op: Op, c: Value) -> Value:
+    """-c: sigmoid is 0 or 1 minus the signed tail"""
+    return b.neg(c)
+
+
+@partial("from_tanh_tail", 0)
+def _(b: Builder, op: Op, c: Value) -> Value:
+    """-2 * c: the slope all comes by way of the tail"""
+    return _scaled(b, c, -2.0)
+
+
 @partial("softplus", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c * sigmoid(x)"""

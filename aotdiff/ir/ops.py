@@ -146,6 +146,12 @@ _SCALAR = [
         doc="order-th derivative of digamma, order >= 1",
     ),
     _unary("sigmoid", -3, 3, "1 / (1 + exp(-x))"),
+    _unary("sigmoid_tail", 0.2, 3, "sigmoid(-|x|) with the sign of x: has sigmoid and its slope at full precision"),
+    _unary("from_sigmoid_tail", 0.1, 0.4, "sigmoid(x) out of sigmoid_tail(x)"),
+    OpSpec(
+        "from_tanh_tail", 2, "float", "same", domain=((0.1, 0.2), (0.6, 1.2)),
+        doc="tanh(x) out of q = sigmoid_tail(2 * x), given as (q, x): 1 - 2|q| with the sign of q",
+    ),
     _unary("softplus", -3, 3, "log(1 + exp(x)) without overflow"),
     OpSpec(
         "sinc", 1, "float", "same", domain=((-2, 2),), attrs=("order",),

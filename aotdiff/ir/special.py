@@ -103,6 +103,13 @@ def sigmoid(x: float) -> float:
     return e / (1.0 + e)
 
 
+def from_tanh_tail(q: float, x: float) -> float:
+    """Near 0, where 1 - 2|q| would be inaccurate, x itself is used; it is small there."""
+    if abs(q) < 0.25:
+        return math.copysign(1.0 - 2.0 * abs(q), q)
+    return math.tanh(max(-0.56, min(0.56, x))) if x == x else x
+
+
 def softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x))) if x == x else x
 

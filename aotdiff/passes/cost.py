@@ -7,8 +7,14 @@ from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import F32, F64
 
 _FREE = {"const", "neg", "abs", "not", "and", "or", "dim", "shaped", "undef", "yield", "cast", "select"}
-_PLAIN = {"add", "sub", "mul", "minimum", "maximum", "clamp", "relu", "eq", "ne", "lt", "le", "gt", "ge", "sign"}
-_SLOW = {"div": 4.0, "sqrt": 4.0, "floor": 1.0, "ceil": 1.0, "round": 1.0, "floordiv": 6.0, "mod": 6.0, "ratio": 5.0}
+_PLAIN = {
+    "add", "sub", "mul", "minimum", "maximum", "clamp", "relu", "eq", "ne", "lt", "le", "gt", "ge", "sign",
+    "from_sigmoid_tail",
+}  # fmt: skip
+_SLOW = {
+    "div": 4.0, "sqrt": 4.0, "floor": 1.0, "ceil": 1.0, "round": 1.0, "floordiv": 6.0, "mod": 6.0, "ratio": 5.0,
+    "from_tanh_tail": 8.0,
+}  # fmt: skip
 TRANSCENDENTAL = 15.0
 LOOP = 1000.0
 
