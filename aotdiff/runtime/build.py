@@ -16,7 +16,7 @@ from aotdiff.codegen.header import header
 from aotdiff.codegen.target import required_features
 from aotdiff.codegen.text import ascii_name, c_string
 from aotdiff.ir.graph import Module as Graph
-from aotdiff.runtime import fastcall_text, interrupt
+from aotdiff.runtime import fastcall_text, gradients, interrupt
 from aotdiff.runtime.centry import c_arguments
 from aotdiff.runtime.compiler import Compiler, subset
 from aotdiff.runtime.extension_text import extension_text
@@ -215,7 +215,12 @@ def metadata(made: Plan, options: driver.Options) -> dict[str, Any]:
                 fast = ascii_name(f"aotdiff.fast.{entry.native}") if _wrapper(entry) else None
                 native = ascii_name(f"aotdiff.{entry.native}")
                 entries.setdefault(entry.real, {})[entry.end] = {"c": entry.c_name, "entry": native, "fast": fast}
-        functions.append({"interface": f.to_json(), "entries": entries})
+        functions.append({"interface": f.to_json(), "entries": entries, "gradients": {}})
+        for gradient in _gradients(made, f.name):
+            place = {"entry": ascii_name(f"aotdiff.{gradient.native}"), "fast": None}
+            if gradient.fast:
+                place["fast"] = ascii_name(f"aotdiff.fast.{gradient.native}")
+            functions[-1]["gradients"].setdefault(gradient.real, {})[gradient.end] = place
     reals = list(made.reals)
     features = required_features(options.cpu, options.triple)
     return {
@@ -223,9 +228,52 @@ def metadata(made: Plan, options: driver.Options) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _wrapper(entry: Entry) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Gradient:
+    """An entry of `runtime.gradients`: `text` is its LLVM text, `fast` that of its wrapper for fast calls."""
+
+    real: str
+    end: str
+    native: str
+    text: str
+    fast: str | None
+
+
+def _gradients(made: Plan, root: str, graph: Graph | None = None) -> list[_Gradient]:
+    """The gradients of an export, where its vjp is built; `graph` as in `_wrapper`."""
+    found = []
+    entries = {(e.real, e.end): e for e in made.entries if e.root == root}
+    for (real, end), entry in entries.items():
+        if end != "_vjp":
+            continue
+        value = entries[real, ""]
+        for name, chain in gradients.chains(value.interface):
+            derived = value.interface
+            for form, wrt, tupled in chain:
+                derived = derive(derived, form, wrt, tupled)
+            native = f"{root}.{name}.{real}"
+            own = f"aotdiff.{native}"
+            text = gradients.adapter_text(
+                value.interface, own, chain, f"aotdiff.{value.native}", f"aotdiff.{entry.native}"
+            )
+            long = any(_runs_long(graph, e.native) for e in (value, entry))
+            fast = fastcall_text.wrapper_text(derived, own, f"aotdiff.fast.{native}", long)
+            found.append(_Gradient(real, name, native, text, fast))
+    return found
+
+
+def _wrapper(entry: Entry, graph: Graph | None = None) -> str | None:
+    """Text of the wrapper for fast calls, if there is one; the optimised graph tells whether it gives up the GIL."""
     name = entry.native
-    return fastcall_text.wrapper_text(entry.interface, f"aotdiff.{name}", f"aotdiff.fast.{name}", True)
+    long = _runs_long(graph, name)
+    return fastcall_text.wrapper_text(entry.interface, f"aotdiff.{name}", f"aotdiff.fast.{name}", long)
+
+
+def _runs_long(graph: Graph | None, name: str) -> bool:
+    """Whether a call may take more than a moment."""
+    if graph is None:
+        return True
+    return any(op.name in ("par", "for", "while", "call") for op in graph.funcs[name].body.walk())
 
 
 def llvm_text(made: Plan, options: driver.Options, graph: Graph, stem: str | None) -> str:
@@ -235,7 +283,9 @@ def llvm_text(made: Plan, options: driver.Options, graph: Graph, stem: str | Non
         literal, size = c_string(json.dumps(metadata(made, options), sort_keys=True))
         parts.append(f"@aotdiff_metadata = weak constant [{size} x i8] {literal}\n")
         parts += [interrupt.HANDLER_TEXT, extension_text(stem)]
-        parts += [text for text in map(_wrapper, made.entries) if text]
+        parts += [text for entry in made.entries if (text := _wrapper(entry, graph))]
+        for f in made.interfaces:
+            parts += [text for g in _gradients(made, f.name, graph) for text in (g.text, g.fast) if text]
     return "\n".join(parts)
 
 

@@ -26,7 +26,7 @@ from aotdiff.runtime.native import Native
 
 Values = Sequence[Any]
 Call = Callable[..., list[Any]]
-FORMAT = 1
+FORMAT = 2
 
 
 class NotBuilt(TypeError):
@@ -76,6 +76,7 @@ class Library(Collection):
         interrupt.provide(lambda: self._address)
         super().__init__(path, [from_json(item["interface"]) for item in self._data["functions"]])
         self._entries = {item["interface"]["name"]: item["entries"] for item in self._data["functions"]}
+        self._gradients = {item["interface"]["name"]: item["gradients"] for item in self._data["functions"]}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (self._restore, ()) if self._restore is not None else (Library, (self._file,))
@@ -104,6 +105,11 @@ class Library(Collection):
         for end, known in built_chains(f, 2).items():
             if known == chain and end in self._entries[root][real]:
                 return Binder(instance), self._built(root, end, instance, real)
+        if len(chain) == 1:
+            ((form, names, tupled),) = chain
+            built = self._gradients[root].get(real, {}).get(form if tupled else f"{form}.{names[0]}")
+            if built is not None and (not tupled or names == all_floats(f)):
+                return Binder(instance), self._at(built, instance)
         made = self._root(root, f.instance(real), real)
         current = f.instance(real)
         for form, names, tupled in chain:
@@ -123,7 +129,9 @@ class Library(Collection):
         return f"export it in {self._exports[root].interface.path} and rebuild"
 
     def _built(self, root: str, end: str, interface: Interface, real: str) -> Native:
-        entry = self._entries[root][real][end]
+        return self._at(self._entries[root][real][end], interface)
+
+    def _at(self, entry: dict[str, Any], interface: Interface) -> Native:
         fast = self._address(entry["fast"]) if entry["fast"] else 0
         return Native(self._address(entry["entry"]), fast, interface, self._code)
 
