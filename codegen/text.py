@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-LIKELY = "!prof !0"
-
 
 def float_literal(value: float) -> str:
     """A double (or a float that is exact as a double) in LLVM's hexadecimal form."""

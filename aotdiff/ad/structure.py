@@ -68,10 +68,6 @@ class Structure:
         return found
 
 
-def loop_carries(op: Op) -> int:
-    return op.attrs["carries"]
-
-
 def loop_inits(op: Op) -> list[Value]:
     """Initial carried values of a `for` or `while`."""
     first = 1 if op.name == "for" else 0

@@ -68,6 +68,21 @@ def _add_call(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="results and diagnostics as JSON")
 
 
+def _add_random(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--random", metavar="n=100,k=5", help="random arguments of these sizes")
+    p.add_argument("--seed", type=int, default=0)
+
+
+def _given_or_random(f: Any, options: argparse.Namespace, *, draw: bool) -> list[Any]:
+    """The arguments as written; random ones with `--random`, or if they are to be drawn without it."""
+    from aotdiff.cli.values import arguments, random_arguments, sizes_from
+
+    if options.random is None and not draw:
+        return arguments(f.interface, options.arguments)
+    sizes = sizes_from(options.random) if options.random else {}
+    return random_arguments(f.interface, sizes, options.seed)
+
+
 def _opened(options: argparse.Namespace) -> Any:
     module = open_module(options.file, opt=options.opt, fast_math=options.fast_math)
     return function_of(module, options.function)
@@ -108,23 +123,18 @@ def _add_gradcheck(commands: Any) -> None:
     p = commands.add_parser("gradcheck", help="check derivatives", description=about)
     _add_call(p)
     p.add_argument("--wrt", metavar="x,y", help="parameters to check (default: all of a float type)")
-    p.add_argument("--random", metavar="n=100,k=5", help="random arguments of these sizes")
-    p.add_argument("--seed", type=int, default=0)
+    _add_random(p)
     p.add_argument("--order", type=int, default=2, help="highest order checked (default 2)")
     p.set_defaults(action=gradcheck)
 
 
 def gradcheck(options: argparse.Namespace) -> int:
     """Check derivatives; a table of what does not agree."""
-    from aotdiff.cli.values import arguments, random_arguments, sizes_from
     from aotdiff.runtime.gradcheck import GradcheckError
     from aotdiff.runtime.gradcheck import gradcheck as run_check
 
     f = _opened(options)
-    if options.random is not None or not (options.arguments or not f.parameters):
-        args = random_arguments(f.interface, sizes_from(options.random) if options.random else {}, options.seed)
-    else:
-        args = arguments(f.interface, options.arguments)
+    args = _given_or_random(f, options, draw=bool(f.parameters) and not options.arguments)
     try:
         with progress(f"checking {f.name}"):
             count = run_check(f, args, names_of(options.wrt) or None, options.order, seed=options.seed)
@@ -144,21 +154,17 @@ def _add_bench(commands: Any) -> None:
     p = commands.add_parser("bench", help="time a function", description="Time a function and its gradient.")
     _add_call(p)
     p.add_argument("--grad", metavar="x,y", help="parameters of the gradient (default: the first of a float type)")
-    p.add_argument("--random", metavar="n=100,k=5", help="random arguments of these sizes")
-    p.add_argument("--seed", type=int, default=0)
+    _add_random(p)
     p.add_argument("--seconds", type=float, default=1.0, help="how long to measure each (default 1)")
     p.set_defaults(action=bench)
 
 
 def bench(options: argparse.Namespace) -> int:
     """Time value and gradient."""
-    from aotdiff.cli.values import arguments, is_scalar_float, random_arguments, sizes_from
+    from aotdiff.cli.values import is_scalar_float
 
     f = _opened(options)
-    if options.random is not None:
-        args = random_arguments(f.interface, sizes_from(options.random), options.seed)
-    else:
-        args = arguments(f.interface, options.arguments)
+    args = _given_or_random(f, options, draw=False)
     timed = {"value": f}
     if is_scalar_float(f.interface.result):
         timed["value_and_grad"] = f.value_and_grad(wrt=names_of(options.grad) or None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aotdiff.frontend import ast
-from aotdiff.frontend.sizes import UNKNOWN, Size, Symbol, number
+from aotdiff.frontend.sizes import UNKNOWN, Size, number
 from aotdiff.frontend.types import sizes_of
 
 
@@ -67,10 +67,6 @@ def is_literal(node: ast.Expr) -> bool:
     if isinstance(node, ast.ArrayLiteral):
         return all(is_literal(element) for element in node.elements)
     return isinstance(node, (ast.Int, ast.Float))
-
-
-def symbols_in(sizes: tuple[Size, ...]) -> set[Symbol]:
-    return {symbol for size in sizes for symbol in size.symbols()}
 
 
 # Leaving --------------------------------------------------------------------------------------------------

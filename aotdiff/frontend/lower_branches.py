@@ -425,11 +425,6 @@ def _is_undef(value: Value) -> bool:
     return value.op is not None and value.op.name == "undef"
 
 
-def undefined(cx: Context, type_: Type) -> Value:
-    """A value nobody reads."""
-    return cx.b.undef(type_)
-
-
 def static_free(type_: Type) -> Type:
     """The type with no size known."""
     return Array(type_.element, (None,) * type_.rank) if isinstance(type_, Array) and dims_of(type_) else type_

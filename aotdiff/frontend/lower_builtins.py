@@ -350,16 +350,23 @@ def _reshape(cx: Context, use: Use) -> Item:
     return arrays.reshaped(cx, item, sizes)
 
 
-@rule("concat")
-def _concat(cx: Context, use: Use) -> Item:
-    axis = use.axis(use.items[0])
+def _alike(cx: Context, use: Use, free: int | None = None) -> tuple[Scalar, list[Item]]:
+    """Arrays of one kind, checked to have the same sizes but along the axis `free`."""
     kind = arrays.common_kind(cx, use.items)
     items = [arrays.cast(cx, item, kind) for item in use.items]
     first = cx.shape(items[0])
     for item in items[1:]:
         for k, (a, b) in enumerate(zip(first, cx.shape(item), strict=True)):
-            if k != axis:
-                cx.check_equal(a, b, f"`concat`: the sizes {{0}} and {{1}} differ (axis {k})")
+            if k != free:
+                cx.check_equal(a, b, f"`{use.name}`: the sizes {{0}} and {{1}} differ (axis {k})")
+    return kind, items
+
+
+@rule("concat")
+def _concat(cx: Context, use: Use) -> Item:
+    axis = use.axis(use.items[0])
+    kind, items = _alike(cx, use, axis)
+    first = cx.shape(items[0])
     starts = [cx.ints.const(0)]
     for item in items:
         starts.append(cx.ints.emit(combine(cx.ints.poly(starts[-1]), cx.ints.poly(cx.shape(item)[axis]))))
@@ -367,9 +374,7 @@ def _concat(cx: Context, use: Use) -> Item:
     return _joined(cx, kind, shape, items, starts, axis)
 
 
-def _joined(
-    cx: Context, kind: Scalar, shape: list[Value], items: list[Item], starts: list[Value], axis: int
-) -> Value:
+def _joined(cx: Context, kind: Scalar, shape: list[Value], items: list[Item], starts: list[Value], axis: int) -> Value:
     """Blocks put one after the other along an axis."""
     zero = cx.ints.const(0)
     array = blank(cx, kind, shape)
@@ -383,12 +388,8 @@ def _joined(
 @rule("stack")
 def _stack(cx: Context, use: Use) -> Item:
     axis = use.axis(use.items[0])
-    kind = arrays.common_kind(cx, use.items)
-    items = [arrays.cast(cx, item, kind) for item in use.items]
+    kind, items = _alike(cx, use)
     first = cx.shape(items[0])
-    for item in items[1:]:
-        for k, (a, b) in enumerate(zip(first, cx.shape(item), strict=True)):
-            cx.check_equal(a, b, f"`stack`: the sizes {{0}} and {{1}} differ (axis {k})")
     one = cx.ints.const(1)
     blocks = [_with_axis(cx, item, axis, one) for item in items]
     starts = [cx.ints.const(k) for k in range(len(items))]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from aotdiff.frontend import ast, types
 from aotdiff.frontend.lower_integers import Emitter, Integers
-from aotdiff.frontend.lower_values import FUNCTIONS, Delayed, Item, Never, flatten, like
+from aotdiff.frontend.lower_values import FUNCTIONS, Delayed, Item, flatten, like
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Loc, Op, Region, Value
-from aotdiff.ir.types import BOOL, F32, F64, I64, Array, Scalar, Type, array_type, dims_of, element_of
+from aotdiff.ir.types import BOOL, F32, F64, I64, Array, Scalar, Type, dims_of, element_of
 
 if TYPE_CHECKING:
     from aotdiff.frontend.lower_module import Lowering
@@ -346,14 +346,5 @@ def is_function(item: Item) -> bool:
     return isinstance(item, FUNCTIONS)
 
 
-def static_array(kind: Scalar, sizes: Sequence[Value]) -> Type:
-    """The type of an array of these sizes."""
-    return array_type(kind, tuple(static_size(s) for s in sizes))
-
-
 def rebuilt(item: Item, leaves: Sequence[Any]) -> Item:
     return like(item, iter(leaves))
-
-
-def is_never(item: Item) -> bool:
-    return isinstance(item, Never)

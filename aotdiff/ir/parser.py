@@ -37,12 +37,6 @@ def parse_module(text: str) -> Module:
     return _Parser(text).module()
 
 
-def parse_func(text: str) -> Func:
-    """The only function of the text."""
-    (func,) = parse_module(text).funcs.values()
-    return func
-
-
 class _Parser:
     def __init__(self, text: str):
         self.text = text
