@@ -115,7 +115,8 @@ class Panel:
                 self.edges.append((source, row))
         results = ", ".join(self._define(r, row) for r in op.results)
         detail = [self.names.get(v, "?") for v in op.operands]
-        detail += [str(op.attrs[key]) for key in ("value", "callee", "kinds", "axis", "kind", "to") if key in op.attrs]
+        shown = ("value", "callee", "kinds", "axis", "kind", "to")
+        detail += [_shown(op.attrs[key]) for key in shown if key in op.attrs]
         text = f"{results} = {op.name} {' '.join(detail)}" if results else f"{op.name} {' '.join(detail)}"
         types = ", ".join(str(r.type) for r in op.results)
         self.lines.append(_Line(depth, text[:100], types[:60], op.loc.line if op.loc else None))
@@ -154,6 +155,10 @@ class _Source:
                 if number <= len(self.lines):
                     made.lines.append(_Line(0, f"{number:4}  {self.lines[number - 1][:100]}", "", number))
         return made
+
+
+def _shown(attribute: Any) -> str:
+    return " ".join(map(str, attribute)) if isinstance(attribute, (tuple, list)) else str(attribute)
 
 
 def _is_constant(value: Value) -> bool:

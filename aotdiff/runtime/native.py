@@ -28,7 +28,11 @@ _threads = 0
 
 
 def set_num_threads(count: int) -> None:
-    """How many threads a call may use; 0 for as many as there are processors."""
+    """How many threads a call may use at most; 0 for as many as there are processors.
+
+    Calls of this version compute in the thread that makes them, which every limit allows; several calls at once, from
+    threads of the program, use several processors.
+    """
     global _threads
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise ValueError(f"set_num_threads takes a number of threads, not {count!r}")
