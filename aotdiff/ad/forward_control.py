@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -123,7 +122,8 @@ def _pick(sweep: Sweep, b: Builder, op: Op, r: int, winner: Value, tangents: Val
     (t,) = b.if_(found, there, lambda b: [b.const(0.0, type_)])
     result = sweep.env[op.results[r]]
     nan = b.scalar("ne", result, result)
-    return b.mul(t, b.select(nan, b.const(math.nan, type_), b.const(1.0, type_)))
+    # The value itself, not a constant NaN, whose derivative would be 0.
+    return b.mul(t, b.select(nan, result, b.const(1.0, type_)))
 
 
 def _unravel(b: Builder, index: Value, extents: list[Value]) -> list[Value]:
