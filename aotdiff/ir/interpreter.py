@@ -359,6 +359,8 @@ def _loop_maps(frame: _Frame, op: Op, region: Region, rows: list[list], inner: l
     for r, kind in enumerate(op.attrs["kinds"]):
         type_ = region.yielded[op.attrs["carries"] + r].type
         values = [row[r] for row in rows]
+        if kind == "cat":  # an undefined array has no elements
+            values = [np.zeros(0, dtype_of(type_)) if v is None else v for v in values]
         if kind == "map":
             results.append(_column(frame, "map", type_, (len(rows),), values, sizes))
             continue
