@@ -25,7 +25,6 @@ from aotdiff.ir.rewrite import Env, copy_func, copy_region, substitute
 from aotdiff.ir.types import I64, Scalar
 from aotdiff.passes.pipeline import run
 
-
 # Fused first: a value that needs no array of its own is cheaper to keep, or to compute again, than one that has one.
 _BEFORE = (
     *("canonicalize", "cse", "induction", "canonicalize", "hoist", "cse"),

@@ -3,17 +3,20 @@
 Only flat bodies are joined (scalar code and branches: loops inside are contractions, which are better off alone), and
 only where they have something to do with each other: an array both read, an accumulator both add to, or an array that
 the first makes and the second reads at its own index (then the value is used directly). The joined `par` stands where
-the second stood; see note: what may move down.
+the second stood; see note: what may move down. A sum over the first n - k indices joins a loop over all n: under a
+condition, which holds but for the edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import free_values
 from aotdiff.ir.types import Acc, Array
+from aotdiff.passes.facts import constant
 from aotdiff.passes.registry import register_local
 
 _FLAT = ("read", "dim", "shaped", "yield", "if", "accum")
@@ -67,7 +70,7 @@ class _Joiner:
             if op.name != "par" or not _is_flat(op.regions[0].ops):
                 continue
             loop = _Loop(op, at)
-            candidates = open_loops.setdefault(loop.extents, [])
+            candidates = open_loops.setdefault(tuple(map(_whole, loop.extents)), [])
             for earlier in reversed(candidates[-_BACK:]):
                 if self.may_join(earlier, loop, ops):
                     ops[earlier.at] = None
@@ -80,6 +83,8 @@ class _Joiner:
             region.ops = [op for op in ops if op is not None]
 
     def may_join(self, first: _Loop, second: _Loop, ops: list[Op | None]) -> bool:
+        if first.extents != second.extents and not _is_part(first, second):
+            return False
         results = set(first.op.results)
         used = results & second.free
         if first.size + second.size > _LARGEST:
@@ -136,9 +141,47 @@ def _reads_own_element(op: Op, results: set[Value]) -> bool:
     return results.isdisjoint(op.operands)
 
 
+def _whole(extent: Value) -> Value:
+    """n for the extent max(n - k, 0) with a constant k > 0 and a size n; the extent itself for others."""
+    op = extent.op
+    if op is None or op.name != "maximum" or constant(op.operands[1]) != 0:
+        return extent
+    less = op.operands[0].op
+    if less is None or less.name != "add" or less.operands[0].op is None or less.operands[0].op.name != "dim":
+        return extent
+    k = constant(less.operands[1])
+    return less.operands[0] if isinstance(k, int) and k < 0 else extent
+
+
+def _is_part(first: _Loop, second: _Loop) -> bool:
+    """Whether `first` only sums, over some of the indices of `second`."""
+    sums = set(first.op.attrs["kinds"]) == {"sum"} and not first.handles
+    return sums and len(first.extents) == 1 and _whole(first.extents[0]) is second.extents[0]
+
+
+def _guard(op: Op) -> None:
+    """Make the body of a `par` of sums add nothing beyond its extent."""
+    body = op.regions[0]
+    inner = Region()
+    inner.ops = body.ops
+    nothing = Region()
+    b = Builder(nothing, op.loc)
+    b.ret([b.const(0, v.type) for v in body.yielded])
+    guard = Region()
+    b = Builder(guard, op.loc)
+    inside = b.scalar("lt", body.args[0], op.operands[0])
+    choice = Op("if", [inside], [v.type for v in body.yielded], {}, [inner, nothing], op.loc)
+    guard.ops.append(choice)
+    b.ret(choice.results)
+    body.ops = guard.ops
+
+
 def _join(first: Op, second: Op) -> None:
     """Put the work of `first` in front of that of `second`; the results of both are results of `second`."""
     rank, body, before = second.attrs["rank"], second.regions[0], first.regions[0]
+    if first.operands[:rank] != second.operands[:rank]:
+        _guard(first)
+        first.operands = [*second.operands[:rank], *first.operands[rank:]]
     env = dict(zip(before.args, body.args, strict=True))
     yielded = before.yielded
     elements = dict(zip(first.results, yielded))

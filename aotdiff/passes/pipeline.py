@@ -27,6 +27,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     inline,
     lift_accumulators,
     merge_accumulators,
+    merge_branches,
     precompute,
     sink,
     strip,
@@ -47,7 +48,7 @@ _SCALAR = ("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEA
 _LOOPS = (
     *("induction", "bounds", *CLEANUP, "hoist-checks", "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
-    *("fuse", "bounds", *CLEANUP, "fuse-loops", *CLEANUP),
+    *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
     *("hoist", "precompute", *CLEANUP, "hoist"),
 )

@@ -364,3 +364,26 @@ def test_contractions(sizes: tuple[int, int, int]) -> None:
     module = single([("x", MATRIX), ("w", MATRIX), ("u", VECTOR), ("batch", cube)], body)
     x, w, batch = rng().normal(size=(n, m)), rng(1).normal(size=(m, k)), rng(2).normal(size=(2, n, m))
     agree(module, x, w, rng(3).normal(size=k), batch)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 8, 9, 17, 40])
+def test_branches_that_the_index_decides(n: int) -> None:
+    """Strips all on one side, on the other, and on both."""
+
+    def body(b, x, k):
+        last = b.sub(b.dim(x, 0), b.i64(1))
+
+        def each(b, i):
+            def inside(b):
+                left, right = b.read(x, b.sub(i, b.i64(1))), b.read(x, b.add(i, b.i64(1)))
+                return [b.add(left, right), b.mul(left, right)]
+
+            edge = b.scalar("or", b.scalar("eq", i, b.i64(0)), b.scalar("eq", i, last))
+            first = b.if_(b.scalar("lt", i, k), lambda b: [b.read(x, i)], lambda b: [b.const(2.0)])[0]
+            return [first, *b.if_(edge, lambda b: [b.read(x, i), b.const(0.5)], inside)]
+
+        return b.par([b.dim(x, 0)], ["map", "map", "sum"], each)
+
+    module = single([("x", VECTOR), ("k", I64)], body)
+    for k in (-1, 0, 5, 8, 16, 100):
+        agree(module, rng(n).normal(size=n), k)
