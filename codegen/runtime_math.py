@@ -61,7 +61,7 @@ class MathText(ScalarText):
         return self.op(f"and {self.ty('bool')} {a}, {b}")
 
     def math(self, name: str, *args: str) -> str:
-        return self.module.target.math(self, name, self.kind, args)  # type: ignore[arg-type]
+        return self.module.target.math(self, name, self.kind, args)
 
     def unary(self, name: str, x: str) -> str:
         """An LLVM intrinsic."""

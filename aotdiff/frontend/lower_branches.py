@@ -18,7 +18,7 @@ from aotdiff.frontend.check_values import leaves as always_leaves
 from aotdiff.frontend.lower_context import Context, rebuilt
 from aotdiff.frontend.lower_integers import Emitter
 from aotdiff.frontend.lower_proofs import Poly
-from aotdiff.frontend.lower_values import NEVER, Item, Never, flatten
+from aotdiff.frontend.lower_values import NEVER, Item, Never, all_found, flatten
 from aotdiff.ir.graph import Region, Value
 from aotdiff.ir.types import BOOL, I64, Array, Type, dims_of
 
@@ -396,8 +396,7 @@ class _Merge:
         assert sizes is not None and others is not None
         if not all(cx.ints.equal(x, y) for x, y in zip(sizes, others, strict=True)):
             return None
-        found = [cx.try_hoisted(size) for size in sizes]
-        return None if None in found else found  # type: ignore[return-value]
+        return all_found(cx.try_hoisted(size) for size in sizes)
 
     def finish(self, cond: Value) -> list[Value]:
         """Write the operation."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotdiff.frontend import ast, types
 from aotdiff.frontend.lower_integers import Emitter, Integers
-from aotdiff.frontend.lower_values import FUNCTIONS, Delayed, Item, flatten, like
+from aotdiff.frontend.lower_values import FUNCTIONS, Delayed, Item, all_found, flatten, like
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Loc, Op, Region, Value
 from aotdiff.ir.types import BOOL, F32, F64, I64, Array, Scalar, Type, dims_of, element_of
@@ -217,8 +217,8 @@ class Context:
             return self.ints.dim(array, op.attrs["axis"]) if self.ints.visible(array) else None
         if op.name not in _HOISTED or (op.name in ("floordiv", "mod") and not static_size(op.operands[1])):
             return None
-        operands = [self.try_hoisted(v) for v in op.operands]
-        return None if None in operands else self._copied(op, operands)  # type: ignore[arg-type]
+        operands = all_found(self.try_hoisted(v) for v in op.operands)
+        return None if operands is None else self._copied(op, operands)
 
     def _copied(self, op: Op, operands: list[Value]) -> Value:
         simple = {"add": self.ints.add, "sub": self.ints.sub, "mul": self.ints.mul, "neg": self.ints.neg}

@@ -31,6 +31,7 @@ from aotdiff.frontend.lower_values import (
     Item,
     Lambda,
     Named,
+    all_found,
     captured,
     key,
     rebuilt,
@@ -301,14 +302,13 @@ def _lift_inline(cx: Context, f: Lambda | BuiltIn, items: list[Item], type_: Any
     if made is None:
         made = cx.lowering.inlined[identity] = _inlined(cx, f, items, values, extra, classes, type_)
     mapping = dict(zip(made.params, [*values, *extra], strict=True))
-    shapes = [
-        None if shape is None else [_transferred(cx, size, mapping, made.context) for size in shape]
+    known = [
+        None if shape is None else all_found(_transferred(cx, size, mapping, made.context) for size in shape)
         for shape in made.shapes
     ]
-    known = [None if shape is None or None in shape else shape for shape in shapes]
     numbers = iter(range(10**6))
     parameters = [_item_struct(item, numbers) for item in items]
-    return Lifted(made.func, [*values, *extra], parameters, made.result, known)  # type: ignore[arg-type]
+    return Lifted(made.func, [*values, *extra], parameters, made.result, known)
 
 
 def _kind_text(cx: Context, type_: Any) -> str:
@@ -367,8 +367,8 @@ def _transferred(cx: Context, size: Value, mapping: dict[Value, Value], inner: C
         return cx.shape(mapping[array])[op.attrs["axis"]] if array in mapping else None
     if op.name not in _TRANSFERRED:
         return None
-    parts = [_transferred(cx, v, mapping, inner) for v in op.operands]
-    return None if None in parts else _rewritten(cx, op, parts)  # type: ignore[arg-type]
+    parts = all_found(_transferred(cx, v, mapping, inner) for v in op.operands)
+    return None if parts is None else _rewritten(cx, op, parts)
 
 
 def _rewritten(cx: Context, op: Op, parts: list[Value]) -> Value | None:

@@ -6,7 +6,7 @@ and index offsets are shared and stand outside of loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from aotdiff.frontend.lower_proofs import Facts, Poly, combine
@@ -24,7 +24,14 @@ class Emitter(Builder):
         super().__init__(region, loc)
         self.home = home
 
-    def emit(self, name, operands, types, attrs=None, regions=None) -> Op:  # type: ignore[override]
+    def emit(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        types: Sequence[Type],
+        attrs: dict | None = None,
+        regions: list[Region] | None = None,
+    ) -> Op:
         op = super().emit(name, operands, types, attrs, regions)
         for value in op.results:
             self.home[value] = self.region

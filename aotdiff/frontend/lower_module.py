@@ -151,7 +151,7 @@ class Lowering:
         if mode == "jvp":
             shapes = [cx.shape(v) for item in items for v in item_leaves(item)]
         known = [s for s, t in zip(shapes, seeds, strict=True) if is_differentiable(t)]
-        extra = [v if s is None or not s else resized(cx, v, s) for v, s in zip(extra, known, strict=True)]  # type: ignore[misc]
+        extra = [v if s is None or not s else resized(cx, v, s) for v, s in zip(extra, known, strict=True)]
         grouped = _grouped(signature, mode, extra)
         item = apply(cx, cx.expr(rule.rule), [*items, *grouped], None)
         results = [cx.force(v) for v in item_leaves(item)]

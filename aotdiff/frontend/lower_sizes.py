@@ -8,7 +8,7 @@ from typing import Any
 from aotdiff.frontend import ast, sizes, types
 from aotdiff.frontend.lower_arrays import cast
 from aotdiff.frontend.lower_context import SCALARS, Context, is_function
-from aotdiff.frontend.lower_values import Delayed, Item
+from aotdiff.frontend.lower_values import Delayed, Item, all_found
 from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Value
 from aotdiff.ir.types import I64, Type, array_type
@@ -220,8 +220,7 @@ def result_shapes(cx: Context, type_: types.Type, symbols: Symbols) -> list[list
     """Sizes of each leaf of a declared result; None where they are not known."""
     found: list[list[Value] | None] = []
     for leaf in type_leaves(type_):
-        values = [size_value(cx, size, symbols) for size in types.sizes_of(leaf)]
-        found.append(None if None in values else values)  # type: ignore[arg-type]
+        found.append(all_found(size_value(cx, size, symbols) for size in types.sizes_of(leaf)))
     return found
 
 

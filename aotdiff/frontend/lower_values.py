@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,13 @@ def _item_depth(item: Item) -> int:
     if isinstance(item, FUNCTIONS):
         return depth(item)
     return max((_item_depth(part) for part in item), default=0) if isinstance(item, tuple) else 0
+
+
+def all_found(values: Iterable[Value | None]) -> list[Value] | None:
+    """The values, or None if one of them is not known."""
+    items = list(values)
+    found = [value for value in items if value is not None]
+    return found if len(found) == len(items) else None
 
 
 # Tuples ---------------------------------------------------------------------------------------------------

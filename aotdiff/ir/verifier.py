@@ -303,8 +303,9 @@ def _check_if(v: _Verifier, op: Op) -> None:
 
 def _check_withacc(v: _Verifier, op: Op) -> None:
     inits = _types(op.operands)
-    _require(all(isinstance(element_of(t), Scalar) for t in inits), "accumulators hold numbers")
-    handles: list[Type] = [Acc(element_of(t), dims_of(t)) for t in inits]  # type: ignore[arg-type]
+    elements = [e for t in inits if isinstance(e := element_of(t), Scalar)]
+    _require(len(elements) == len(inits), "accumulators hold numbers")
+    handles: list[Type] = [Acc(e, dims_of(t)) for e, t in zip(elements, inits, strict=True)]
     _all_same(_types(op.regions[0].args), handles, "handle")
     _results(op, inits + _types(op.regions[0].yielded))
 
@@ -338,7 +339,7 @@ def _check_yield(v: _Verifier, op: Op) -> None:
 
 
 def _float_results(callee: Func) -> list[Type]:
-    return [t for t in callee.result_types if isinstance(element_of(t), Scalar) and element_of(t).is_float]  # type: ignore[union-attr]
+    return [t for t in callee.result_types if isinstance(e := element_of(t), Scalar) and e.is_float]
 
 
 def _check_derivative(v: _Verifier, op: Op) -> None:

@@ -8,7 +8,7 @@ region become one. An addition that might not have run is only lifted where its 
 from __future__ import annotations
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
-from aotdiff.ir.types import Acc
+from aotdiff.ir.types import Acc, Type
 from aotdiff.passes.affine import Form, Prover
 from aotdiff.passes.facts import ArgOwners, Sizes, constant, extent_of, is_size
 from aotdiff.passes.registry import register_local
@@ -119,7 +119,7 @@ def _name_index(cond: Value, accum: Op) -> None:
     accum.operands[2:] = [value if constant(v) == constant(number) else v for v in accum.operands[2:]]
 
 
-def _add_result(op: Op, type_, at: int) -> Value:  # noqa: ANN001
+def _add_result(op: Op, type_: Type, at: int) -> Value:
     result = Value(type_, "", op, at)
     op.results.insert(at, result)
     for k, r in enumerate(op.results):

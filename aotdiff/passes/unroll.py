@@ -39,10 +39,16 @@ def _has_literal_loop(func: Func) -> bool:
     return any(op.name in ("par", "for") and constant(op.operands[0]) is not None for op in func.body.walk())
 
 
+def _count(type_: Array) -> int:
+    """Elements of an array whose sizes are known."""
+    assert None not in type_.dims
+    return math.prod(d for d in type_.dims if d is not None)
+
+
 def _is_small(type_: Type) -> bool:
     if not isinstance(type_, Array) or not isinstance(type_.element, Scalar) or None in type_.dims:
         return False
-    return 0 < math.prod(type_.dims) <= MOST_ELEMENTS  # type: ignore[arg-type]
+    return 0 < _count(type_) <= MOST_ELEMENTS
 
 
 def _flat(index: Sequence[int], dims: Sequence[int | None]) -> int | None:
@@ -392,7 +398,7 @@ def _loop(u: _Unroller, op: Op, operands: list[Value]) -> bool:
             if j in small:
                 type_ = types[j]
                 assert isinstance(type_, Array)
-                count = math.prod(type_.dims)  # type: ignore[arg-type]
+                count = _count(type_)
                 u.env[arg] = u.array([new.add_arg(type_.element, arg.name) for _ in range(count)], type_)
             else:
                 u.env[arg] = new.add_arg(arg.type, arg.name)
@@ -422,7 +428,7 @@ def _result_types(op: Op, small: list[int]) -> list[Type]:
     for j, old in enumerate(op.results):
         if j in small:
             assert isinstance(old.type, Array)
-            types += [old.type.element] * math.prod(old.type.dims)  # type: ignore[arg-type]
+            types += [old.type.element] * _count(old.type)
         else:
             types.append(old.type)
     return types
@@ -438,7 +444,7 @@ def _restore(u: _Unroller, op: Op, results: list[Value], small: list[int]) -> No
             at += 1
             continue
         assert isinstance(old.type, Array)
-        count = math.prod(old.type.dims)  # type: ignore[arg-type]
+        count = _count(old.type)
         u.env[old] = u.array(results[at : at + count], old.type)
         at += count
 

@@ -22,7 +22,7 @@ def result_shapes(f: Interface) -> Shapes:
     shapes = ", ".join("(" + "".join(f"most({_code(s, variables)}), " for s in leaf.sizes) + ")" for leaf in results)
     text = "\n    ".join(["def shapes(v):", *lines, f"return [{shapes}]"])
     space: dict[str, Any] = {"solve": _solve, "floordiv": _floordiv, "mod": _mod, "most": _most}
-    exec(text, space)  # noqa: S102  (made of numbers and names of our own)
+    exec(text, space)  # made of numbers and names of our own
     return space["shapes"]
 
 

@@ -117,7 +117,7 @@ def test_random_index_arithmetic(seed):
     source = "\n".join(["fn f(x: f64[n], k: i64, m: i64) -> f64 {", "    var s = 0.0", *writer.grad, "    s", "}"])
     text = "\n".join(["def f(x, k, m):", "    n, s = len(x), 0.0", *writer.python, "    return s"])
     space = {"read": read, "part": part}
-    exec(text, space)  # noqa: S102
+    exec(text, space)
     module = lower(check(load_source(source)))
     for _ in range(12):
         n, k, m = writer.random.randrange(6), writer.random.randrange(-2, 6), writer.random.randrange(-2, 6)
