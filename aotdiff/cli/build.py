@@ -33,7 +33,8 @@ def add_commands(commands: Any) -> None:
     p.add_argument("--emit", default="so,header,py", metavar="so,obj,...", help=f"products: {', '.join(PRODUCTS)}")
     p.add_argument("-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation level (default 3)")
     p.add_argument("--fast-math", action="store_true", help="assume no NaN and no inf, reassociate freely")
-    p.add_argument("--threads", type=int, default=None, metavar="N", help="threads a call may use at most (calls of this version use one)")
+    threads = "threads a call may use at most (calls of this version use one)"
+    p.add_argument("--threads", type=int, default=None, metavar="N", help=threads)
     p.add_argument("--json", action="store_true", help="diagnostics as JSON")
     p.set_defaults(action=build)
 
