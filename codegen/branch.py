@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import Out, adopt, closure, hand_out
+from aotdiff.codegen.sides import select
 from aotdiff.codegen.values import Buffer, Ref
 
 from aotdiff.ir.graph import Op, Region, Value
@@ -23,7 +24,7 @@ class _Side:
 
 def emit_if(fe: FunctionEmitter, op: Op) -> None:
     if fe.strip is not None and fe.varies(op.operands[0]):
-        fe.strip.select(fe, op)
+        select(fe.strip, fe, op)
         return
     cond = fe.val(op.operands[0])
     moved = fe.dying_captures(op)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from aotdiff.codegen.checks import printable
 from aotdiff.codegen.function import Row
-from aotdiff.codegen.lanes import MATHS, Plan, plan_of
+from aotdiff.codegen.lanes import Plan, plan_of
 from aotdiff.codegen.par import Level, Map, Reduction
 from aotdiff.codegen.values import Buffer, Handle, Ref, element_size, llvm_type, memory_type
 
 from aotdiff.ir.graph import Op, Value
-from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
@@ -220,110 +219,6 @@ class Strip:
 
     # Control ------------------------------------------------------------------------------------------------------
 
-    def select(self, fe: FunctionEmitter, op: Op) -> None:
-        """An `if` whose condition varies. Where the index decides it, most strips are all on one side."""
-        cond = fe.val(op.operands[0])
-        if self.masks or not self._decided_by_index(op):
-            values = self._both_sides(fe, op, cond)
-        else:
-            values = self._one_side(fe, op, cond)
-        for result, value in zip(op.results, values, strict=True):
-            fe.env[result] = value
-
-    def _both_sides(self, fe: FunctionEmitter, op: Op, cond: str) -> list[str]:
-        mask = self.mask_type
-        other = fe.op(f"xor {mask} {cond}, splat (i1 true)")
-        sides = [self._side(fe, op, n, active) for n, active in enumerate((cond, other))]
-        found = []
-        for result, a, b in zip(op.results, *sides, strict=True):
-            t = fe.value_type(result)
-            found.append(fe.op(f"select {mask} {cond}, {t} {a}, {t} {b}"))
-        return found
-
-    def _one_side(self, fe: FunctionEmitter, op: Op, cond: str) -> list[str]:
-        """Code for strips all on one side or the other, and for those on both."""
-        all_ = f"@llvm.vector.reduce.and.v{self.lanes}i1"
-        fe.module.declare(f"declare i1 {all_}({self.mask_type})")
-        labels = [fe.label(name) for name in ("allside", "notall", "noside", "mixed", "sided")]
-        first, rest, second, mixed, end = labels
-        incoming: list[tuple[str, list[str]]] = []
-        fe.branch(fe.op(f"call i1 {all_}({self.mask_type} {cond})"), first, rest)
-        fe.start(first)
-        incoming.append(self._to_end(fe, end, self._whole(fe, op, 0)))
-        fe.start(rest)
-        fe.branch(self.any_active(fe, cond), mixed, second)
-        fe.start(second)
-        incoming.append(self._to_end(fe, end, self._whole(fe, op, 1)))
-        fe.start(mixed)
-        incoming.append(self._to_end(fe, end, self._both_sides(fe, op, cond)))
-        fe.start(end)
-        return [
-            fe.phi(fe.value_type(result), *((values[k], block) for block, values in incoming))
-            for k, result in enumerate(op.results)
-        ]
-
-    def _to_end(self, fe: FunctionEmitter, end: str, values: list[str]) -> tuple[str, list[str]]:
-        block = fe.block_name
-        fe.jump(end)
-        return block, values
-
-    def _whole(self, fe: FunctionEmitter, op: Op, n: int) -> list[str]:
-        """One side, for all lanes."""
-        scope = fe.enter(op.regions[n])
-        fe.run(scope)
-        found = [fe.as_vector(v) for v in op.regions[n].yielded]
-        for line in fe.free_rest(scope):
-            fe.do(line)
-        fe.leave()
-        return found
-
-    def _decided_by_index(self, op: Op) -> bool:
-        """Whether the condition compares the index with what all lanes share, and the sides are short but not plain."""
-        sides = [inner for region in op.regions for inner in region.walk()]
-        if len(sides) > _SHORT or all(inner.name in _PLAIN for inner in sides):
-            return False
-        return self._compares_index(op.operands[0])
-
-    def _compares_index(self, value: Value) -> bool:
-        op = value.op
-        if op is None:
-            return False
-        if op.name in ("and", "or", "not"):
-            return all(self._compares_index(v) for v in op.operands)
-        if op.name not in ("eq", "ne", "lt", "le", "gt", "ge"):
-            return False
-        return all(v in self.bases or v not in self.varying for v in op.operands)
-
-    def _side(self, fe: FunctionEmitter, op: Op, n: int, active: str) -> list[str]:
-        """One side for the lanes that take it; passed over if none does, where that may matter."""
-        region = op.regions[n]
-        if self.masks:
-            active = fe.op(f"and {self.mask_type} {self.masks[-1]}, {active}")
-        plain = all(inner.name in _PLAIN for inner in region.ops)
-        before, end = fe.block_name, ""
-        if not plain:
-            begin, end = fe.label("side"), fe.label("sideend")
-            fe.branch(self.any_active(fe, active), begin, end)
-            before = fe.block_name
-            fe.start(begin)
-        self.masks.append(active)
-        scope = fe.enter(region)
-        fe.run(scope)
-        found = [fe.as_vector(v) for v in region.yielded]
-        for line in fe.free_rest(scope):
-            fe.do(line)
-        fe.leave()
-        self.masks.pop()
-        if plain:
-            return found
-        after = fe.block_name
-        fe.jump(end)
-        fe.start(end)
-        return [
-            fe.phi(fe.value_type(result), (value, after), ("zeroinitializer", before))
-            for result, value in zip(op.results, found, strict=True)
-        ]
-
     def check(self, fe: FunctionEmitter, op: Op) -> None:
         """Report the first active lane in which the condition fails, if any."""
         mask = self.mask_type
@@ -349,10 +244,6 @@ class Strip:
             values.append(printable(fe, v.type.kind, name))
         fe.cold += ["  " + t for t in fe.report(op.attrs["kind"], op.loc or fe.func.loc, op.attrs["message"], values)]
 
-
-# Sides up to this many operations are worth writing twice.
-_SHORT = 48
-_PLAIN = (*(set(SCALAR_OPS) - MATHS), "dim", "shaped", "stop_gradient", "undef", "yield")
 
 
 def _bits(element: Scalar) -> str:
