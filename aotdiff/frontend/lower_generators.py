@@ -108,13 +108,13 @@ def comprehension(cx: Context, node: ast.Comprehension) -> Item:
 
 
 def _measured(
-    cx: Context, node: ast.Comprehension, clauses: list[_Clause], body: Callable[..., list[Value]]
+    cx: Context, node: ast.Comprehension | ast.Generator, clauses: list[_Clause], body: Callable[..., list[Value]]
 ) -> Value:
-    """A comprehension whose inner sizes only the body tells: those of the first iteration, which there must be."""
+    """The array of a comprehension whose inner sizes only the body tells: those of the first iteration, which there must be."""
     extents = [c.extent for c in clauses]
     total = arrays.count(cx, extents)
     some = cx.b.scalar("gt", total, cx.ints.const(0))
-    message = "the size of the elements is not known where there are none: the comprehension has no iteration"
+    message = "the size of the elements is not known where there are none: there is no iteration"
     cx.check(some, "ValueError", message)
     env = dict(cx.env)
     zero = cx.ints.const(0)
@@ -128,7 +128,7 @@ def _measured(
         (value,) = body(*indices)
         with cx.at(node.body.span):
             for axis, (a, b) in enumerate(zip(cx.shape(value), sizes, strict=True)):
-                message = f"the elements of a comprehension have different sizes, {{0}} and {{1}} (axis {axis})"
+                message = f"the elements have different sizes, {{0}} and {{1}} (axis {axis})"
                 cx.check_equal(a, b, message)
         return [cx.known_shape(value, sizes)]
 
@@ -180,10 +180,14 @@ class _Reduction:
         try:
             values = self.of_scalars(outer)
         except _ArrayBody:
-            cx.env = env
-            cx.b.loc = loc
+            cx.env, cx.b.loc = dict(env), loc
+        else:
+            return self.finished(values[0], self.count(outer, values))
+        try:
             return self.of_arrays(outer)
-        return self.finished(values[0], self.count(outer, values))
+        except Unhoistable:
+            cx.env, cx.b.loc = env, loc
+            return self.of_measured(outer)
 
     def kinds(self) -> list[str]:
         kind = "sum" if self.name == "mean" else self.name
@@ -313,6 +317,21 @@ class _Reduction:
         assert self.handle is not None
         cx.b.emit("accum", [self.handle, cx.element(item, list(indices)), *indices], [])
         return []
+
+    def of_measured(self, outer: list[_Clause]) -> Item:
+        """Terms whose sizes only the body tells: an array of all terms, reduced along the axes of the clauses."""
+        cx = self.cx
+        if self.node.condition is not None or len(self.groups) > 1:
+            message = f"the size of the terms of this `{self.name}` depends on values inside it"
+            cx.lowering.refuse(cx.program, self.node.body.span, message + "; compute that value before the reduction")
+
+        def body(*indices: Value) -> list[Value]:
+            _bind(cx, outer, indices)
+            return [cx.force(arrays.cast(cx, cx.expr(self.node.body), self.result))]
+
+        terms = _measured(cx, self.node, outer, body)
+        total = arrays.reduce(cx, terms, "sum" if self.name == "mean" else self.name, range(len(outer)))
+        return self.finished(total, arrays.count(cx, [c.extent for c in outer]) if self.counted else None)
 
     def loop_over_arrays(self, outer: Sequence[_Clause]) -> Item:
         """Products, maxima ... of arrays: a loop that keeps the total so far."""

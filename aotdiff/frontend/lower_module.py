@@ -79,11 +79,15 @@ class Lowering:
         return func
 
     def endless(self, f: Named) -> None:
-        diagnostics = Diagnostics()
-        for path, text in f.program.sources.items():
-            diagnostics.add_source(path, text)
         message = f"the recursion of `{f.node.name}` specialises it without end: each call passes a new function"
-        diagnostics.error(f.node.name_span, message)
+        self.refuse(f.program, f.node.name_span, message)
+
+    def refuse(self, program: Any, span: ast.Span, message: str) -> None:
+        """Raise a CompileError: one of the few mistakes that show only here."""
+        diagnostics = Diagnostics()
+        for path, text in program.sources.items():
+            diagnostics.add_source(path, text)
+        diagnostics.error(span, message)
         diagnostics.raise_if_errors()
 
     def declare(self, f: Named, extra: Sequence[Value]) -> Func:
