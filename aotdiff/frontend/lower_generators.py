@@ -110,7 +110,7 @@ def comprehension(cx: Context, node: ast.Comprehension) -> Item:
 def _measured(
     cx: Context, node: ast.Comprehension | ast.Generator, clauses: list[_Clause], body: Callable[..., list[Value]]
 ) -> Value:
-    """The array of a comprehension whose inner sizes only the body tells: those of the first iteration, which there must be."""
+    """The array of all terms, whose sizes only the body tells: those of the first iteration, which there must be."""
     extents = [c.extent for c in clauses]
     total = arrays.count(cx, extents)
     some = cx.b.scalar("gt", total, cx.ints.const(0))
