@@ -57,7 +57,7 @@ def _libm(name: str) -> Scalars:
 
 def _library(name: str) -> Scalars:
     """A function of `runtime_math`, with the operation's `order` if it has one."""
-    return lambda fe, op, a: fe.module.library(fe, name, _kind(op), a, op.attrs.get("order"))
+    return lambda fe, op, a: fe.module.helper(fe, name, _kind(op), a, op.attrs.get("order"))
 
 
 def _ratio(fe: FunctionEmitter, op: Op, a: list) -> str:
@@ -90,7 +90,7 @@ def _division(fe: FunctionEmitter, x: str, y: str) -> tuple[str, str]:
 def _floordiv(fe: FunctionEmitter, op: Op, a: list) -> str:
     kind = _kind(op)
     if kind != "i64":
-        return fe.module.library(fe, "floordiv", kind, a)
+        return fe.module.helper(fe, "floordiv", kind, a)
     x, (odd, safe), t = a[0], _divisor(fe, a[1]), fe.ty("i64")
     quotient = fe.op(f"sdiv {t} {x}, {safe}")
     _, crosses = _division(fe, x, safe)
@@ -105,7 +105,7 @@ def _floordiv(fe: FunctionEmitter, op: Op, a: list) -> str:
 def _mod(fe: FunctionEmitter, op: Op, a: list) -> str:
     kind = _kind(op)
     if kind != "i64":
-        return fe.module.library(fe, "mod", kind, a)
+        return fe.module.helper(fe, "mod", kind, a)
     (_, safe), t = _divisor(fe, a[1]), fe.ty("i64")
     rest, crosses = _division(fe, a[0], safe)
     shift = fe.op(f"select {fe.ty('bool')} {crosses}, {t} {safe}, {t} {fe.zero('i64')}")
@@ -116,7 +116,7 @@ def _ipow(fe: FunctionEmitter, op: Op, a: list) -> str:
     kind, (x, exponent) = _kind(op), a
     n = constant(exponent)
     if n is None or abs(n) > 64:
-        return fe.module.library(fe, "ipow", kind, a)
+        return fe.module.helper(fe, "ipow", kind, a)
     k, t = abs(n), fe.ty(kind)
     multiply = f"mul {t}" if kind == "i64" else f"fmul {fe.module.flags}{t}"
     result = ""

@@ -91,7 +91,7 @@ class ModuleText:
             self.declare(text)
         return name
 
-    def library(self, fe: FunctionEmitter, name: str, kind: str, args: Sequence[str], order: int | None = None) -> str:
+    def helper(self, fe: FunctionEmitter, name: str, kind: str, args: Sequence[str], order: int | None = None) -> str:
         """Call of a generated mathematical function."""
         return runtime_math.call(self, fe, name, kind, args, order)
 

@@ -93,18 +93,18 @@ def _contents(
     """Name and content of each product."""
     from aotdiff.codegen import driver
     from aotdiff.ir.printer import print_module
-    from aotdiff.runtime import build as library
+    from aotdiff.runtime import build as writers
     from aotdiff.runtime.standalone import module_text
 
     graph: dict[str, Any] = {}
 
     def stage(name: str) -> Any:
         if name not in graph:
-            graph[name] = library.graph_of(made, name)
+            graph[name] = writers.graph_of(made, name)
         return graph[name]
 
     def text() -> str:
-        return library.llvm_text(made, code, stage("optimized"), stem if code.triple is None else None)
+        return writers.llvm_text(made, code, stage("optimized"), stem if code.triple is None else None)
 
     def binary() -> bytes:
         if "object" not in graph:
@@ -114,13 +114,13 @@ def _contents(
     makers: dict[str, tuple[str, Callable[[], bytes | str]]] = {
         "so": (f"{stem}.so", lambda: _linked(binary(), folder, stem)),
         "obj": (f"{stem}.o", binary),
-        "header": (f"{stem}.h", lambda: library.header_text(made, stem, stage("optimized"))),
+        "header": (f"{stem}.h", lambda: writers.header_text(made, stem, stage("optimized"))),
         "py": (f"{stem}.py", lambda: module_text(made, stem)),
         "llvm": (f"{stem}.ll", lambda: str(driver.optimise(text(), code))),
         "asm": (f"{stem}.s", lambda: driver.target_machine(code).emit_assembly(driver.optimise(text(), code))),
         "ssa": (f"{stem}.ssa", lambda: print_module(stage("lowered"))),
         "adjoint": (f"{stem}.adjoint.ssa", lambda: print_module(stage("expanded"))),
-        "json": (f"{stem}.json", lambda: json.dumps(library.metadata(made, code), indent=1) + "\n"),
+        "json": (f"{stem}.json", lambda: json.dumps(writers.metadata(made, code), indent=1) + "\n"),
     }
     return [(makers[product][0], makers[product][1]()) for product in products]
 

@@ -22,7 +22,7 @@ from aotdiff.runtime.compiler import Compiler, subset
 from aotdiff.runtime.extension_text import extension_text
 from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.interface import Interface, derive, leaves
-from aotdiff.runtime.library import FORMAT, built_chains
+from aotdiff.runtime.loaded import FORMAT, built_chains
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.compiler import Compiler, Options, Source, read_source
 from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.interface import Interface
-from aotdiff.runtime.library import Library
+from aotdiff.runtime.loaded import Library
 from aotdiff.runtime.native import Native
 
 

@@ -16,7 +16,7 @@ from aotdiff.runtime.build import Plan
 # In the order of their imports.
 _PARTS = (
     "context", "errors", "interface", "convert", "sizes", "interrupt", "native", "binding", "fastcall", "function",
-    "collection", "library",
+    "collection", "loaded",
 )  # fmt: skip
 
 _TEMPLATE = '''\
@@ -60,7 +60,7 @@ def _restore(root=None, chain=()):
 
 
 _folder = _os.path.dirname(_os.path.abspath(__file__))
-_library = _runtime().library.Library(_os.path.join(_folder, "{stem}.so"), _restore)
+_library = _runtime().loaded.Library(_os.path.join(_folder, "{stem}.so"), _restore)
 AssertionFailed = _runtime().errors.AssertionFailed
 Function = _runtime().function.Function
 

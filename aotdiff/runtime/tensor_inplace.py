@@ -71,7 +71,7 @@ def setitem(t: Tensor, index: Any, value: Any) -> None:
     at = np.asarray(positions(t.shape, plain))
     given = value if isinstance(value, Tensor) else Tensor(np.array(value, t.dtype))
     block = ops.convert(given, t.dtype).expand(*at.shape).reshape(-1)
-    f = kernels.library("scatter", ops._ELEMENTS[t.dtype])
+    f = kernels.on_arrays("scatter", ops._ELEMENTS[t.dtype])
     operands = [_before(t), Tensor(np.ascontiguousarray(at.reshape(-1))), block]
     size = t.numel()
     _take(t, ops._run(f, operands, [(size,), None, None], t.shape, ops._ELEMENTS[t.dtype]))

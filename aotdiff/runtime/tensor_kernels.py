@@ -25,7 +25,7 @@ def compiled(text: str, name: str, title: str) -> Function:
     return compile_source(f"{head}{text}\nexport {name}\n", base=_STD, name=f"<{title}>")[name]
 
 
-_LIBRARY = {
+_ON_ARRAYS = {
     "gather": ("x: {0}[n], at: i64[m]", "{0}[m]"),
     "scatter": ("x: {0}[n], at: i64[m], v: {0}[m]", "{0}[n]"),
     "dot_vv": ("x: {0}[k], y: {0}[k]", "{0}"),
@@ -37,9 +37,9 @@ _LIBRARY = {
 
 
 @cache
-def library(name: str, element: str) -> Function:
+def on_arrays(name: str, element: str) -> Function:
     """A function of `tensor.grad` over whole arrays, for one element type."""
-    parameters, result = [part.format(element) for part in _LIBRARY[name]]
+    parameters, result = [part.format(element) for part in _ON_ARRAYS[name]]
     given = ", ".join(part.partition(":")[0] for part in parameters.split(", ") if ":" in part)
     return compiled(f"fn tensor_{name}({parameters}) -> {result} = {name}({given})", f"tensor_{name}", name)
 

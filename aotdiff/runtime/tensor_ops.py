@@ -251,7 +251,7 @@ def matmul(left: Any, right: Any) -> Any:
     element = _ELEMENTS[dtype]
     if a.ndim <= 2 and b.ndim <= 2:
         letters = {(1, 1): "vv", (2, 1): "mv", (1, 2): "vm", (2, 2): "mm"}[a.ndim, b.ndim]
-        return _run(kernels.library(f"dot_{letters}", element), [a, b], None, _product_shape(a, b), element)
+        return _run(kernels.on_arrays(f"dot_{letters}", element), [a, b], None, _product_shape(a, b), element)
     return _batched(a, b, element)
 
 
@@ -269,6 +269,6 @@ def _batched(a: Tensor, b: Tensor, element: str) -> Tensor:
     inner = [a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])]
     count = int(np.prod(batch))
     flat = [t.reshape(count, *t.shape[-2:]) for t in inner]
-    made = _run(kernels.library("dot_batch", element), flat, None, (count, a.shape[-2], b.shape[-1]), element)
+    made = _run(kernels.on_arrays("dot_batch", element), flat, None, (count, a.shape[-2], b.shape[-1]), element)
     tail = ([] if row else [a.shape[-2]]) + ([] if column else [b.shape[-1]])
     return made.reshape(*batch, *tail)

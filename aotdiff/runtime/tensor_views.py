@@ -236,6 +236,6 @@ def _gather(t: Tensor, index: tuple[Any, ...]) -> Tensor:
     if t.dtype not in _ELEMENTS or t.dtype.kind != "f":
         return wrap(np.array(data[index]))
     at = positions(t.shape, index)
-    f = kernels.library("gather", _ELEMENTS[t.dtype])
+    f = kernels.on_arrays("gather", _ELEMENTS[t.dtype])
     operands = [t, Tensor(np.ascontiguousarray(at.reshape(-1)))]
     return _run(f, operands, [(data.size,), None], np.shape(at), _ELEMENTS[t.dtype])
