@@ -48,6 +48,8 @@ def printable(fe: FunctionEmitter, kind: str, name: str) -> tuple[str, str]:
 
 def poll(fe: FunctionEmitter, loc: Loc | None = None) -> None:
     """Stop with KeyboardInterrupt if the flag is set; `loc` where no operation is being emitted."""
+    if not fe.module.target.interrupts:
+        return
     flag = fe.op(f"load volatile i32, ptr {interrupt_flag(fe)}, align 4")
     label = fe.label("interrupt")
     fe.cold.append(f"{label}:")
@@ -71,6 +73,8 @@ def interrupt_flag(fe: FunctionEmitter) -> str:
 
 def poll_sometimes(fe: FunctionEmitter, k: str) -> None:
     """Look at the flag every 65536th iteration."""
+    if not fe.module.target.interrupts:
+        return
     look, go = fe.label("look"), fe.label("on")
     low = fe.op(f"and i64 {k}, {_LONG - 1}")
     fe.lines.append(f"  br i1 {fe.op(f'icmp eq i64 {low}, {_LONG - 1}')}, label %{look}, label %{go}, !prof !1")

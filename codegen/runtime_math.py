@@ -186,7 +186,7 @@ def _crosses(f: MathText, rest: str) -> str:
 
 
 def _mod(f: MathText) -> None:
-    rest = f._binary("frem", "%x", "%y")
+    rest = f.module.target.remainder(f, f.kind, "%x", "%y")
     shifted = f.choose(_crosses(f, rest), f.plus(rest, "%y"), rest)
     zero = f.intrinsic("copysign", f.kind, [f.c(0.0), "%y"])
     f.ret(f.choose(f.compare("oeq", rest, 0.0), zero, shifted))
@@ -194,7 +194,7 @@ def _mod(f: MathText) -> None:
 
 def _floordiv(f: MathText) -> None:
     """From the exact remainder, as in Python."""
-    rest = f._binary("frem", "%x", "%y")
+    rest = f.module.target.remainder(f, f.kind, "%x", "%y")
     exact = f.over(f.minus("%x", rest), "%y")
     quotient = f.choose(_crosses(f, rest), f.minus(exact, 1.0), exact)
     floor = f.unary("floor", quotient)
@@ -235,9 +235,7 @@ def _ipow(f: MathText) -> None:
 
 
 def _lgamma(f: MathText) -> None:
-    f.module.declare("declare double @lgamma_r(double, ptr)")
-    sign = f.alloca("i32", 4)
-    f.ret(f.op(f"call double @lgamma_r(double %x, ptr {sign})"))
+    f.ret(f.module.target.log_gamma(f, "%x"))
 
 
 # digamma and polygamma ---------------------------------------------------------------------------------------

@@ -63,7 +63,12 @@ def _call(fe: ScalarText, head: str, type_: str, args: Sequence[str]) -> str:
 
 
 class CpuTarget:
-    """A CPU: libm for mathematics, and libmvec for loops that LLVM vectorises."""
+    """A CPU: libm for mathematics, and libmvec for loops that LLVM vectorises.
+
+    `interrupts`: loops look at the context's flag for Ctrl-C.
+    """
+
+    interrupts = True
 
     def __init__(self, triple: str, features: dict[str, bool], vector_math: bool):
         self.triple = triple
@@ -81,6 +86,15 @@ class CpuTarget:
         group = self._variants(fe, name, symbol, kind, len(args))
         fast = fe.module.fast
         return fe.op(f"call {fast}{t} @{symbol}({', '.join(f'{t} {a}' for a in args)}){group}")
+
+    def remainder(self, fe: ScalarText, kind: str, x: str, y: str) -> str:
+        """x - y trunc(x / y), exactly."""
+        return fe.op(f"frem {fe.module.fast}{fe.ty(kind)} {x}, {y}")
+
+    def log_gamma(self, fe: ScalarText, x: str) -> str:
+        """The logarithm of |gamma| of a double."""
+        fe.module.declare("declare double @lgamma_r(double, ptr)")
+        return fe.op(f"call double @lgamma_r(double {x}, ptr {fe.alloca('i32', 4)})")
 
     def _vector_math(self, fe: ScalarText, name: str, symbol: str, kind: str, args: Sequence[str]) -> str:
         """Calls of the widest vector version that fits, else of the scalar function lane by lane."""
