@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import hand_out
-from aotdiff.codegen.values import Buffer, Handle, Ref, llvm_type, memory_type
+from aotdiff.codegen.values import Buffer, Handle, Ref, memory_type
 
 from aotdiff.ir.graph import Op
 from aotdiff.ir.types import Acc, Scalar
@@ -65,7 +65,4 @@ def emit_accum(fe: FunctionEmitter, op: Op) -> None:
         fe.strip.accumulate(fe, op, handle)
         return
     ptr = fe.element_at(handle, [fe.val(v) for v in op.operands[2:]])
-    old = fe.load_element(handle.element, ptr)
-    t = llvm_type(handle.element)
-    add = f"fadd {fe.module.reduction_flags}{t}" if handle.element.is_float else f"add {t}"
-    fe.store_element(handle.element, fe.op(f"{add} {old}, {fe.val(op.operands[1])}"), ptr)
+    fe.module.target.accumulate(fe, handle, ptr, fe.val(op.operands[1]))

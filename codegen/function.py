@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import context
 from aotdiff.codegen.bufferize import Flow
 from aotdiff.codegen.scalartext import ScalarText
 from aotdiff.codegen.text import Text, is_literal
@@ -234,7 +233,8 @@ class FunctionEmitter(ScalarText):
     def heap(self, bytes_: str) -> str:
         """Memory from the workspace."""
         self.module.need("aot.alloc")
-        ptr = self.op(f"call noalias align 64 ptr @aot.alloc(ptr %ctx, i64 {bytes_})")
+        align = self.module.target.heap_align
+        ptr = self.op(f"call noalias align {align} ptr @aot.alloc(ptr %ctx, i64 {bytes_})")
         self.check_memory(ptr)
         return ptr
 
@@ -312,7 +312,8 @@ class FunctionEmitter(ScalarText):
             return self._copy_records(source, source.element)
         self.module.need("aot.clone")
         bytes_ = self.byte_count(source.dims, source.element, source.lanes)
-        ptr = self.op(f"call noalias align 64 ptr @aot.clone(ptr %ctx, ptr {source.ptr}, i64 {bytes_})")
+        align = self.module.target.heap_align
+        ptr = self.op(f"call noalias align {align} ptr @aot.clone(ptr %ctx, ptr {source.ptr}, i64 {bytes_})")
         self.check_memory(ptr)
         return Ref(ptr, source.dims, source.element, self.own(Buffer(ptr)), lanes=source.lanes)
 
@@ -517,22 +518,8 @@ class FunctionEmitter(ScalarText):
     # Errors ---------------------------------------------------------------------------------------------------
 
     def report(self, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]] = ()) -> list[str]:
-        """Instructions that write an error into the context and leave the function. Values are (LLVM type, name)."""
-        prefix = f"{loc.path}:{loc.line}: " if loc else ""
-        text, order = _printf_format(prefix, message, [t for t, _ in values])
-        number = context.KIND_NUMBERS[kind]
-        line, where = self.name(), self.name()
-        args = "".join(f", {values[i][0]} {values[i][1]}" for i in order)
-        self.module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
-        return [
-            f"store i32 {number}, ptr %ctx",
-            f"{line} = getelementptr i8, ptr %ctx, i64 {context.LINE}",
-            f"store i32 {loc.line if loc else 0}, ptr {line}",
-            f"{where} = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}",
-            f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {where}, i64 {context.MESSAGE_SIZE}, "
-            f"ptr {self.module.string(text)}{args})",
-            *self.fail_return(str(number)),
-        ]
+        """Instructions that report an error and leave the function. Values are (LLVM type, name)."""
+        return self.module.target.report(self, kind, loc, message, values)
 
 
 def _lanes_align(element: Scalar | Record, lanes: int) -> int:
@@ -558,19 +545,3 @@ class Row:
         fe.fill(self.hole, f"{self.index} = phi i64 [ 0, %{self.before} ], [ {following}, %{fe.block_name} ]")
         fe.jump(self.head)
         fe.start(self.exit)
-
-
-def _printf_format(prefix: str, message: str, types: Sequence[str]) -> tuple[str, list[int]]:
-    """`prefix` and `message` as a printf format, and which values it prints in which order."""
-    text, order, i = prefix.replace("%", "%%"), [], 0
-    while i < len(message):
-        end = message.find("}", i)
-        if message[i] == "{" and end > 0 and message[i + 1 : end].isdigit() and int(message[i + 1 : end]) < len(types):
-            index = int(message[i + 1 : end])
-            text += "%lld" if types[index] == "i64" else "%g"
-            order.append(index)
-            i = end + 1
-            continue
-        text += "%%" if message[i] == "%" else message[i]
-        i += 1
-    return text, order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import memory, runtime_math, sort, stack, system
+from aotdiff.codegen import runtime_math, sort
 from aotdiff.codegen.bufferize import analyse, call_order, recursive_functions, summarise
 from aotdiff.codegen.calls import EntryEmitter, InternalEmitter
 from aotdiff.codegen.records import RecordFunctions, RecordText, function_names
@@ -177,22 +177,12 @@ class ModuleText:
             if name in done:
                 continue
             done[name] = None
-            text, more, declarations = self._runtime(name)
+            text, more, declarations = self.target.runtime(name)
             texts.append(text.strip())
             names += more
             for d in declarations:
                 self.declare(d)
         return texts
-
-    def _runtime(self, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        if name == "aot.stack":
-            return stack.stack(self.target.triple)
-        if name == "aotdiff.release":
-            return stack.release(self.target.triple)
-        if name != "aot.stack_limit":
-            return memory.RUNTIME[name]
-        text, declarations = system.stack_limit(self.target.triple)
-        return text, (), declarations
 
 
 def _reaching(graph: Module, names: list[str], recursive: set[str]) -> set[str]:

@@ -189,7 +189,7 @@ class Level:
     """One loop of the nest: header with the index and the accumulators."""
 
     def __init__(
-        self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int = 1, start: str = "0"
+        self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int | str = 1, start: str = "0"
     ):
         self.step, self.start = step, start
         self.head, self.body, self.exit = fe.label("par"), fe.label("body"), fe.label("done")

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
+from aotdiff.codegen import failure, memory, stack, system
 from aotdiff.codegen.loader import libmvec
-from aotdiff.codegen.values import LLVM_TYPES
+from aotdiff.codegen.values import LLVM_TYPES, Handle, llvm_type
+
+from aotdiff.ir.graph import Loc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aotdiff.codegen.function import FunctionEmitter
     from aotdiff.codegen.scalartext import ScalarText
 
 # Vector functions glibc's libmvec may have, with the number of operands
@@ -65,10 +69,11 @@ def _call(fe: ScalarText, head: str, type_: str, args: Sequence[str]) -> str:
 class CpuTarget:
     """A CPU: libm for mathematics, and libmvec for loops that LLVM vectorises.
 
-    `interrupts`: loops look at the context's flag for Ctrl-C.
+    `interrupts`: loops look at the context's flag for Ctrl-C. `heap_align`: alignment of what `aot.alloc` gives.
     """
 
     interrupts = True
+    heap_align = 64
 
     def __init__(self, triple: str, features: dict[str, bool], vector_math: bool):
         self.triple = triple
@@ -107,6 +112,30 @@ class CpuTarget:
                 return fe.in_parts(kind, args, width, functools.partial(_call, fe, head, v))
         kinds = [kind] * len(args)
         return fe.one_by_one(kind, args, kinds, lambda each: self.math(fe, name, kind, each))
+
+    def report(
+        self, fe: FunctionEmitter, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
+    ) -> list[str]:
+        """Instructions that report an error and leave the function. Values are (LLVM type, name)."""
+        return failure.report(fe, kind, loc, message, values)
+
+    def accumulate(self, fe: FunctionEmitter, handle: Handle, ptr: str, value: str) -> None:
+        """Add a scalar to an element of an accumulator."""
+        old = fe.load_element(handle.element, ptr)
+        t = llvm_type(handle.element)
+        add = f"fadd {fe.module.reduction_flags}{t}" if handle.element.is_float else f"add {t}"
+        fe.store_element(handle.element, fe.op(f"{add} {old}, {value}"), ptr)
+
+    def runtime(self, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """A function of run-time support: its text, the others it calls, declarations."""
+        if name == "aot.stack":
+            return stack.stack(self.triple)
+        if name == "aotdiff.release":
+            return stack.release(self.triple)
+        if name != "aot.stack_limit":
+            return memory.RUNTIME[name]
+        text, declarations = system.stack_limit(self.triple)
+        return text, (), declarations
 
     def lanes(self) -> int:
         """How many f64 a strip takes at once; 1 where strips are not worth it."""

@@ -68,12 +68,13 @@ class Ref:
 
 @dataclass(slots=True)
 class Handle:
-    """An accumulator: its storage."""
+    """An accumulator: its storage. `shared`: several threads add to it at once."""
 
     ptr: str
     dims: tuple[str, ...]
     element: Scalar
     lanes: int = 1
+    shared: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -1,1 +1,1 @@
-"""Running on GPUs: finding the driver, device arrays and streams, devices that run launch plans."""
+"""Running launch plans on a device with many threads."""

@@ -1,0 +1,50 @@
+"""How native code reports an error: the message is formatted with snprintf into the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from aotdiff.codegen import context
+
+from aotdiff.ir.graph import Loc
+
+if TYPE_CHECKING:
+    from aotdiff.codegen.function import FunctionEmitter
+
+
+def report(
+    fe: FunctionEmitter, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Instructions that write an error into the context and leave the function. Values are (LLVM type, name)."""
+    prefix = f"{loc.path}:{loc.line}: " if loc else ""
+    text, order = _printf_format(prefix, message, [t for t, _ in values])
+    number = context.KIND_NUMBERS[kind]
+    line, where = fe.name(), fe.name()
+    args = "".join(f", {values[i][0]} {values[i][1]}" for i in order)
+    fe.module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
+    return [
+        f"store i32 {number}, ptr %ctx",
+        f"{line} = getelementptr i8, ptr %ctx, i64 {context.LINE}",
+        f"store i32 {loc.line if loc else 0}, ptr {line}",
+        f"{where} = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}",
+        f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {where}, i64 {context.MESSAGE_SIZE}, "
+        f"ptr {fe.module.string(text)}{args})",
+        *fe.fail_return(str(number)),
+    ]
+
+
+def _printf_format(prefix: str, message: str, types: Sequence[str]) -> tuple[str, list[int]]:
+    """`prefix` and `message` as a printf format, and which values it prints in which order."""
+    text, order, i = prefix.replace("%", "%%"), [], 0
+    while i < len(message):
+        end = message.find("}", i)
+        if message[i] == "{" and end > 0 and message[i + 1 : end].isdigit() and int(message[i + 1 : end]) < len(types):
+            index = int(message[i + 1 : end])
+            text += "%lld" if types[index] == "i64" else "%g"
+            order.append(index)
+            i = end + 1
+            continue
+        text += "%%" if message[i] == "%" else message[i]
+        i += 1
+    return text, order
