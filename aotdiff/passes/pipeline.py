@@ -30,6 +30,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     merge_branches,
     precompute,
     sink,
+    specialize,
     strip,
     unroll,
     widen_sums,
@@ -39,13 +40,17 @@ from aotdiff.passes.registry import PASSES, Pass, register, register_local
 __all__ = ["CLEANUP", "PASSES", "PIPELINES", "PREPARE", "Pass", "optimize", "register", "register_local", "run"]
 
 # Before differentiation: small ordinary code, derivative rules and `stop_gradient` still in place.
-PREPARE = ("inline", "canonicalize", "cse", "induction", "canonicalize", "cse", "dce", "sink-arms")
+PREPARE = (
+    *("inline", "canonicalize", "cse", "induction", "canonicalize", "cse", "dce"),
+    *("specialize-sizes", "sink-arms"),
+)
 
 # After each round of differentiation.
 CLEANUP = ("canonicalize", "cse", "dce")
 
 _SCALAR = ("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEANUP, "drop-unused-functions")
 _LOOPS = (
+    *("specialize-sizes", "drop-unused-functions"),
     *("induction", "bounds", *CLEANUP, "hoist-checks", "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
