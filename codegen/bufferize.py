@@ -1,7 +1,8 @@
 """Which arrays can be written in place: analysis of the graph before emission.
 
 `origin` follows an array back through the operations that hand its memory on (update, insert, withacc, carried
-values, branches where both sides agree, calls that return a parameter changed) to where that memory came from.
+values, branches where both sides agree, map results in the place of what they are computed from, calls that return a
+parameter changed) to where that memory came from.
 A loop whose carry comes from itself keeps one home buffer; a function whose result comes from a parameter
 writes into the caller's buffer. Both are a choice of storage only: where the emitter finds at some operation
 that the old value is still needed, it copies, and the result is copied back.
@@ -10,6 +11,8 @@ that the old value is still needed, it copies, and the result is copied back.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from aotdiff.codegen.overwrite import Overwrites
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar
@@ -35,10 +38,19 @@ class Summary:
 
 
 @dataclass(slots=True)
+class Uses:
+    """Arrays and records: where each region uses them last, and what an operation's regions use from outside."""
+
+    last: dict[Region, dict[Value, int]] = field(default_factory=dict)
+    captures: dict[Op, frozenset[Value]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Flow:
-    """Facts about one function."""
+    """Facts about one function. overwrites: map result -> the array whose memory it may take."""
 
     origin: dict[Value, Value | None]
+    overwrites: dict[Value, Value]
     inplace: set[tuple[Op, int]]
     last_use: dict[Region, dict[Value, int]]
     captures: dict[Op, frozenset[Value]]
@@ -47,8 +59,9 @@ class Flow:
 class _Origins:
     """Origins of all arrays of a function; None is "not known yet" in the fixpoint over calls."""
 
-    def __init__(self, summaries: dict[str, Summary], pending: dict[str, set[int]]):
+    def __init__(self, func: Func, uses: Uses, summaries: dict[str, Summary], pending: dict[str, set[int]]):
         self.origin: dict[Value, Value | None] = {}
+        self.overwrites = Overwrites(func, uses.last, self.get)
         self.inplace: set[tuple[Op, int]] = set()
         self._summaries = summaries
         self._pending = pending
@@ -56,11 +69,14 @@ class _Origins:
     def get(self, value: Value) -> Value | None:
         return self.origin.get(value, value)
 
-    def region(self, region: Region) -> None:
-        for op in region.ops:
+    def region(self, region: Region, once: bool = True) -> None:
+        self.overwrites.enter(region, once)
+        for k, op in enumerate(region.ops):
+            self.overwrites.at(k, op)
             for inner in op.regions:
-                self.region(inner)
+                self.region(inner, op.name in ("if", "withacc"))
             self._op(op)
+        self.overwrites.leave()
 
     def _op(self, op: Op) -> None:
         if op.name in _SAME_MEMORY:
@@ -75,8 +91,17 @@ class _Origins:
             self._if(op)
         elif op.name in ("for", "while"):
             self._loop(op)
+        elif op.name == "par":
+            self._par(op)
         elif op.name == "call":
             self._call(op)
+
+    def _par(self, op: Op) -> None:
+        self.overwrites.par(op)
+        for result in op.results:
+            array = self.overwrites.found.get(result)
+            if array is not None:
+                self.origin[result] = self.get(array)
 
     def _if(self, op: Op) -> None:
         for a, b, result in zip(op.regions[0].yielded, op.regions[1].yielded, op.results, strict=True):
@@ -180,29 +205,32 @@ def recursive_functions(module: Module, names: list[str]) -> set[str]:
 def summarise(module: Module, names: list[str]) -> dict[str, Summary]:
     """Summaries of functions given callees first. Results start as "in place, if a parameter turns up at all"."""
     summaries = {n: Summary() for n in names}
+    uses = {n: uses_of(module.funcs[n]) for n in names}
     pending = {n: {j for j, t in enumerate(module.funcs[n].result_types) if isinstance(t, Array)} for n in names}
     changed = True
     while changed:
         changed = False
         for name in names:
-            changed |= _update_summary(module.funcs[name], summaries, pending)
+            changed |= _update_summary(module.funcs[name], uses[name], summaries, pending)
     changed = True
     while changed:
         changed = False
         for name in names:
-            writes = _writes(module.funcs[name], summaries)
+            writes = _writes(module.funcs[name], uses[name], summaries)
             if not writes <= summaries[name].writes:
                 summaries[name].writes |= writes
                 changed = True
     return summaries
 
 
-def _update_summary(func: Func, summaries: dict[str, Summary], pending: dict[str, set[int]]) -> bool:
+def _update_summary(
+    func: Func, uses: Uses, summaries: dict[str, Summary], pending: dict[str, set[int]]
+) -> bool:
     """One step of the fixpoint; a result leaves `pending` once and may lose its parameter once."""
     summary, open_ = summaries[func.name], pending[func.name]
     if not open_ and not summary.inplace:
         return False
-    origins = _Origins(summaries, pending)
+    origins = _Origins(func, uses, summaries, pending)
     origins.region(func.body)
     params = {p: i for i, p in enumerate(func.params)}
     changed = False
@@ -224,9 +252,9 @@ def _update_summary(func: Func, summaries: dict[str, Summary], pending: dict[str
     return changed
 
 
-def _writes(func: Func, summaries: dict[str, Summary]) -> set[int]:
+def _writes(func: Func, uses: Uses, summaries: dict[str, Summary]) -> set[int]:
     """Parameters that some operation outside loops could consume."""
-    origins = _Origins(summaries, {n: set() for n in summaries})
+    origins = _Origins(func, uses, summaries, {n: set() for n in summaries})
     origins.region(func.body)
     params = {p: i for i, p in enumerate(func.params) if isinstance(p.type, Array)}
     found = set(summaries[func.name].inplace.values())
@@ -257,15 +285,20 @@ def _consumed(region: Region, origins: _Origins, summaries: dict[str, Summary]) 
 
 def analyse(func: Func, summaries: dict[str, Summary]) -> Flow:
     """Origins and uses of one function, with final summaries."""
-    origins = _Origins(summaries, {n: set() for n in summaries})
+    uses = uses_of(func)
+    origins = _Origins(func, uses, summaries, {n: set() for n in summaries})
     origins.region(func.body)
-    flow = Flow(origins.origin, origins.inplace, {}, {})
-    _uses(func.body, flow)
-    return flow
+    return Flow(origins.origin, origins.overwrites.found, origins.inplace, uses.last, uses.captures)
 
 
-def _uses(region: Region, flow: Flow) -> dict[Value, None]:
-    """Fill `last_use` and `captures`; gives the arrays and records used here and defined outside."""
+def uses_of(func: Func) -> Uses:
+    uses = Uses()
+    _add_uses(func.body, uses)
+    return uses
+
+
+def _add_uses(region: Region, uses: Uses) -> dict[Value, None]:
+    """Fill `uses`; gives the arrays and records used here and defined outside."""
     last: dict[Value, int] = {}
     for k, op in enumerate(region.ops):
         for value in op.operands:
@@ -274,11 +307,11 @@ def _uses(region: Region, flow: Flow) -> dict[Value, None]:
         if op.regions:
             inner: dict[Value, None] = {}
             for r in op.regions:
-                inner.update(_uses(r, flow))
-            flow.captures[op] = frozenset(inner)
+                inner.update(_add_uses(r, uses))
+            uses.captures[op] = frozenset(inner)
             for value in inner:
                 last[value] = k
-    flow.last_use[region] = last
+    uses.last[region] = last
     defined = set(region.args)
     for op in region.ops:
         defined.update(op.results)

@@ -310,8 +310,24 @@ def _make_maps(
         assert isinstance(result.type, Array)
         known = dims_of(result.type)
         dims = tuple(str(k) if k is not None else d for k, d in zip(known, (*lead, *sizes), strict=True))
-        maps.append(Map(value, fe.new_result(result, dims, result.type.element), sizes))
+        array = _overwritten(fe, result, dims) or fe.new_result(result, dims, result.type.element)
+        maps.append(Map(value, array, sizes))
     return maps
+
+
+def _overwritten(fe: FunctionEmitter, result: Value, dims: tuple[str, ...]) -> Ref | None:
+    """The memory of an array that dies here, if the map may be built in it and is not wanted elsewhere."""
+    source = fe.flow.overwrites.get(result)
+    if source is None or result in fe.hints:
+        return None
+    array = fe.ref(source)
+    if array.lanes != fe.lanes_of(result) or array.dims != dims or not fe.can_take(array):
+        return None
+    assert array.buffer is not None
+    if array.buffer.flag != "true":
+        return None
+    array.buffer.members = []
+    return array
 
 
 def _bind_results(
