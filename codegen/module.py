@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from aotdiff.codegen.function import FunctionEmitter
     from aotdiff.codegen.target import CpuTarget
 
+# LLVM aligns what it spills only if it knows from the start that there is a frame pointer; vectors that cross lines
+# are slow to reload.
+_FRAME = '"frame-pointer"="all"'
 _ATTRIBUTES = (
-    "nounwind",  # 0: functions of the program
+    f"nounwind {_FRAME}",  # 0: functions of the program
     "nounwind noinline",  # 1: run-time support
     "nounwind alwaysinline",  # 2
     "nounwind willreturn memory(none)",  # 3: mathematics
     "nounwind willreturn memory(none) alwaysinline",  # 4
-    'nounwind "disable-tail-calls"="true"',  # 5: recursive functions; endless recursion must not become an endless loop
+    f'nounwind {_FRAME} "disable-tail-calls"="true"',  # 5: recursive functions; endless recursion must not become an endless loop
 )
 
 
