@@ -63,8 +63,11 @@ def hint_slots(
 
 def _can_build(op: Op, value: Value) -> bool:
     """Whether the emitter of `op` looks at hints."""
+    kinds = op.attrs.get("kinds", ())
     if op.name == "par":
-        return op.attrs["kinds"][value.index] == "map"
+        return kinds[value.index] == "map"
+    if op.name == "for":
+        return value.index >= op.attrs["carries"] and "cat" not in kinds
     return op.name == "argsort"
 
 
