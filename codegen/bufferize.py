@@ -16,6 +16,7 @@ from aotdiff.codegen.overwrite import Overwrites
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar
+from aotdiff.passes.facts import ArgOwners, Sizes
 
 _SAME_MEMORY = ("update", "insert", "shaped", "stop_gradient")
 
@@ -41,6 +42,7 @@ class Summary:
 class Uses:
     """Arrays and records: where each region uses them last, and what an operation's regions use from outside."""
 
+    sizes: Sizes
     last: dict[Region, dict[Value, int]] = field(default_factory=dict)
     captures: dict[Op, frozenset[Value]] = field(default_factory=dict)
 
@@ -61,7 +63,7 @@ class _Origins:
 
     def __init__(self, func: Func, uses: Uses, summaries: dict[str, Summary], pending: dict[str, set[int]]):
         self.origin: dict[Value, Value | None] = {}
-        self.overwrites = Overwrites(func, uses.last, self.get)
+        self.overwrites = Overwrites(func, uses.last, uses.sizes, self.get)
         self.inplace: set[tuple[Op, int]] = set()
         self._summaries = summaries
         self._pending = pending
@@ -223,9 +225,7 @@ def summarise(module: Module, names: list[str]) -> dict[str, Summary]:
     return summaries
 
 
-def _update_summary(
-    func: Func, uses: Uses, summaries: dict[str, Summary], pending: dict[str, set[int]]
-) -> bool:
+def _update_summary(func: Func, uses: Uses, summaries: dict[str, Summary], pending: dict[str, set[int]]) -> bool:
     """One step of the fixpoint; a result leaves `pending` once and may lose its parameter once."""
     summary, open_ = summaries[func.name], pending[func.name]
     if not open_ and not summary.inplace:
@@ -292,7 +292,7 @@ def analyse(func: Func, summaries: dict[str, Summary]) -> Flow:
 
 
 def uses_of(func: Func) -> Uses:
-    uses = Uses()
+    uses = Uses(Sizes(ArgOwners.of(func.body)))
     _add_uses(func.body, uses)
     return uses
 

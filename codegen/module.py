@@ -27,7 +27,7 @@ _ATTRIBUTES = (
     "nounwind alwaysinline",  # 2
     "nounwind willreturn memory(none)",  # 3: mathematics
     "nounwind willreturn memory(none) alwaysinline",  # 4
-    f'nounwind {_FRAME} "disable-tail-calls"="true"',  # 5: recursive functions; endless recursion must not become an endless loop
+    f'nounwind {_FRAME} "disable-tail-calls"="true"',  # 5: recursive functions (endless recursion is not a loop)
 )
 
 
