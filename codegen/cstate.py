@@ -12,6 +12,40 @@ from aotdiff.codegen.text import c_string
 WRONG_PROCESSOR = 9  # the status where the processor lacks what the code needs
 _PLACE = (SIZE + 63) & -64  # of a context in memory of the caller
 
+PLACED = f"""
+; A context at the start of memory that the caller gives, the rest its only chunk; null where it does not fit.
+define internal ptr @aotdiff.placed(ptr %memory, i64 %bytes) noinline nounwind {{
+entry:
+  %address = ptrtoint ptr %memory to i64
+  %up = add i64 %address, 63
+  %start = and i64 %up, -64
+  %skipped = sub i64 %start, %address
+  %need = add i64 %skipped, {_PLACE}
+  %null = icmp eq ptr %memory, null
+  %few = icmp slt i64 %bytes, %need
+  %none = or i1 %null, %few
+  br i1 %none, label %refuse, label %place
+place:
+  %ctx = getelementptr i8, ptr %memory, i64 %skipped
+  store i64 0, ptr %ctx
+  %firstchar = getelementptr i8, ptr %ctx, i64 {MESSAGE}
+  store i8 0, ptr %firstchar
+  %rest = getelementptr i8, ptr %ctx, i64 {INTERRUPT}
+  call void @llvm.memset.p0.i64(ptr %rest, i8 0, i64 {SIZE - INTERRUPT}, i1 false)
+  %keep = getelementptr i8, ptr %ctx, i64 {KEEP}
+  store i64 -1, ptr %keep
+  %bumpat = getelementptr i8, ptr %ctx, i64 {BUMP}
+  %bump = getelementptr i8, ptr %ctx, i64 {_PLACE}
+  store ptr %bump, ptr %bumpat
+  %endat = getelementptr i8, ptr %ctx, i64 {BUMP_END}
+  %end = getelementptr i8, ptr %memory, i64 %bytes
+  store ptr %end, ptr %endat
+  ret ptr %ctx
+refuse:
+  ret ptr null
+}}
+"""
+
 # Of a library: thread-local storage.
 _LIBRARY = f"""
 @aotdiff.context = internal thread_local global [{SIZE} x i8] zeroinitializer, align 16
@@ -67,38 +101,7 @@ define internal i32 @aotdiff.carried(ptr %ctx, i32 %code, ptr %small) noinline n
   ret i32 %code
 }}
 
-; A context at the start of memory that the caller gives, the rest its only chunk; null where it does not fit.
-define internal ptr @aotdiff.placed(ptr %memory, i64 %bytes) noinline nounwind {{
-entry:
-  %address = ptrtoint ptr %memory to i64
-  %up = add i64 %address, 63
-  %start = and i64 %up, -64
-  %skipped = sub i64 %start, %address
-  %need = add i64 %skipped, {_PLACE}
-  %null = icmp eq ptr %memory, null
-  %few = icmp slt i64 %bytes, %need
-  %none = or i1 %null, %few
-  br i1 %none, label %refuse, label %place
-place:
-  %ctx = getelementptr i8, ptr %memory, i64 %skipped
-  store i64 0, ptr %ctx
-  %firstchar = getelementptr i8, ptr %ctx, i64 {MESSAGE}
-  store i8 0, ptr %firstchar
-  %rest = getelementptr i8, ptr %ctx, i64 {INTERRUPT}
-  call void @llvm.memset.p0.i64(ptr %rest, i8 0, i64 {SIZE - INTERRUPT}, i1 false)
-  %keep = getelementptr i8, ptr %ctx, i64 {KEEP}
-  store i64 -1, ptr %keep
-  %bumpat = getelementptr i8, ptr %ctx, i64 {BUMP}
-  %bump = getelementptr i8, ptr %ctx, i64 {_PLACE}
-  store ptr %bump, ptr %bumpat
-  %endat = getelementptr i8, ptr %ctx, i64 {BUMP_END}
-  %end = getelementptr i8, ptr %memory, i64 %bytes
-  store ptr %end, ptr %endat
-  ret ptr %ctx
-refuse:
-  ret ptr null
-}}
-
+{PLACED}
 ; What a finished call took of such memory, wherever it starts.
 define internal i64 @aotdiff.used(ptr %ctx) nounwind {{
   %bumpat = getelementptr i8, ptr %ctx, i64 {BUMP}

@@ -32,7 +32,11 @@ _ATTRIBUTES = (
 
 
 class ModuleText:
-    """Collects the text of one LLVM module."""
+    """Collects the text of one LLVM module. A subclass may have other emitters, and another allocator or none."""
+
+    internal: type[InternalEmitter] = InternalEmitter
+    entry: type[EntryEmitter] = EntryEmitter
+    exported_support: tuple[str, ...] = ("aotdiff.release",)
 
     def __init__(self, graph: Module, target: CpuTarget, options: Options):
         self.graph = graph
@@ -119,10 +123,11 @@ class ModuleText:
                 continue
             flow = analyse(func, self.summaries)
             if name in called:
-                self._functions.append(InternalEmitter(self, func, flow, name in recursive).emit())
+                self._functions.append(self.internal(self, func, flow, name in recursive).emit())
             if name in exports:
-                self._functions.append(EntryEmitter(self, func, flow, name in deep).emit())
-        self.need("aotdiff.release")
+                self._functions.append(self.entry(self, func, flow, name in deep).emit())
+        for name in self.exported_support:
+            self.need(name)
         return self._assemble()
 
     def _assemble(self) -> str:

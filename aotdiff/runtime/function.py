@@ -10,6 +10,7 @@ from aotdiff.runtime.binding import Binder, arrange, choose_real
 from aotdiff.runtime.interface import Group, Interface, Parameter, default_wrt, derive, wrt_leaves
 
 if TYPE_CHECKING:
+    from aotdiff.codegen.gpu.device import DeviceCode
     from aotdiff.runtime.collection import Collection
     from aotdiff.runtime.compiler import Compiler
     from aotdiff.runtime.native import Native
@@ -140,6 +141,27 @@ class Function(fastcall.base_type()):
         """What the compiler makes this function from: the exported function and the derivative forms on it."""
         root = self._module[self._root].interface
         return self._module._compiler, self._root, chain_places(root, self._chain)
+
+    # GPUs ----------------------------------------------------------------------------------------------------
+
+    def device_code(
+        self, name: str | None = None, arch: str | None = None, real: str | None = None, workspace: bool = False
+    ) -> DeviceCode:
+        """The function as a device function: PTX and its ABI, for kernels in any language (`codegen.gpu.device`)."""
+        from aotdiff.runtime.gpu.device_function import code_of
+
+        return code_of(self, name, arch, real, workspace)
+
+    def device_function(
+        self, name: str | None = None, arch: str | None = None, real: str | None = None, workspace: bool = False
+    ) -> Any:
+        """The function for use in `@cuda.jit` kernels of Numba: see `runtime.gpu.numba_text` for how it is called."""
+        from aotdiff.runtime.centry import c_arguments
+        from aotdiff.runtime.gpu.device_function import numba_function
+
+        code = self.device_code(name, arch, real, workspace)
+        names = [a.name for p in self.interface.parameters for a in c_arguments(p.name, p.kind)]
+        return numba_function(code, names, f"{self.name}: {self.signature}")
 
     # Derivatives ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,84 @@
+"""Compiled functions as device functions, for kernels that users write themselves.
+
+    density = m.density.value_and_grad("x").device_function()      # for kernels of Numba CUDA
+    code = m.density.device_code(arch="sm_90")                      # PTX and its ABI, for any other
+
+Neither needs a GPU or a driver: the kernel that calls it does, when it is launched.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from aotdiff.codegen.gpu.device import DeviceCode, Refused, device_code
+from aotdiff.codegen.gpu.libdevice import MissingLibdevice
+from aotdiff.codegen.gpu.nvptx import DEFAULT_ARCH, checked_arch
+from aotdiff.runtime.errors import DeviceError
+
+if TYPE_CHECKING:
+    from aotdiff.ir.graph import Loc
+    from aotdiff.runtime.compiler import Compiler
+    from aotdiff.runtime.function import Function
+
+
+def code_of(f: Function, name: str | None, arch: str | None, real: str | None, workspace: bool) -> DeviceCode:
+    """`Function.device_code`."""
+    compiler, root, places = f.recipe()
+    checked_arch(arch or DEFAULT_ARCH)
+    name = name or default_name(f.name)
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(f"a device function's name is an identifier in ASCII, not {name!r}")
+    graph, symbol = compiler.optimized(root, places, real or compiler.options.real)
+    try:
+        return device_code(graph, symbol, name, arch or DEFAULT_ARCH, compiler.codegen_options(), workspace)
+    except Refused as refused:
+        raise located(compiler, f"{f.name} cannot be a device function: {refused.message}", refused.loc) from None
+    except MissingLibdevice as missing:
+        raise DeviceError(str(missing)) from None
+
+
+def located(compiler: Compiler, message: str, loc: Loc | None) -> Exception:
+    """A `CompileError` at a place of the program; a ValueError where there is no place."""
+    from aotdiff.frontend.diagnostics import CompileError, Diagnostic
+
+    if loc is None:
+        return ValueError(message)
+    lines = compiler.program().sources.get(loc.path, "").splitlines()
+    line = lines[loc.line - 1] if loc.line <= len(lines) else None
+    end = (loc.line, loc.column + 1)
+    return CompileError([Diagnostic(loc.path, loc.line, loc.column, end, message, source_line=line)])
+
+
+def default_name(name: str) -> str:
+    """`grad(f, wrt = x)` as a name in C: `f_grad_x`."""
+    found = re.fullmatch(r"(\w+)\((.*)\)", name)
+    if found is None:
+        return _ascii(name)
+    form, inside = found.groups()
+    depth, cut = 0, len(inside)
+    for k, c in enumerate(inside):
+        depth += (c == "(") - (c == ")")
+        if c == "," and not depth:
+            cut = k
+            break
+    names = re.findall(r"\w+", inside[cut:].replace("wrt", ""))
+    return "_".join([default_name(inside[:cut].strip()), form, *map(_ascii, names)])
+
+
+def _ascii(name: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else f"u{ord(c):04x}" for c in name)
+
+
+def numba_function(code: DeviceCode, names: list[str], doc: str) -> Any:
+    """`Function.device_function`."""
+    try:
+        from numba import cuda  # noqa: F401
+    except Exception as error:  # a RuntimeError where only the wheel of the CUDA runtime is missing
+        raise DeviceError(
+            f"device functions for Numba kernels need numba-cuda ({error}): `pip install aotdiff[cuda]`; device_code() "
+            "gives the PTX without it"
+        ) from None
+    from aotdiff.runtime.gpu.numba_text import declared
+
+    return declared(code, names, doc)
