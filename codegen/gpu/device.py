@@ -59,8 +59,8 @@ class _InThread(FunctionEmitter):
         if self.module.workspace:
             return super().heap(bytes_)
         raise Refused(
-            "this makes an array whose size only the arguments tell (or a large one), and a GPU thread cannot allocate: "
-            "give arrays static sizes such as `f64[3]`, or give each thread memory of its own (workspace=True)",
+            "this makes an array whose size only the arguments tell (or a large one), and a GPU thread cannot "
+            "allocate: give arrays static sizes such as `f64[3]`, or each thread memory of its own (workspace=True)",
             self.op_now.loc or self.func.loc,
         )
 
@@ -212,8 +212,7 @@ def _wrapper(func: Func, name: str, returns: str | None, workspace: bool) -> str
     """The function with its C ABI around the native entry, which LLVM puts into it."""
     params: list[str] = []
     for i, p in enumerate(func.params):
-        scalar = isinstance(p.type, Scalar)
-        params.append(f"{memory_type(p.type)} %p{i}" if scalar else f"ptr %p{i}")
+        params.append(f"{memory_type(p.type)} %p{i}" if isinstance(p.type, Scalar) else f"ptr %p{i}")
         params += [f"i64 %p{i}_{axis}" for axis in range(len(dims_of(p.type)))]
     own: list[str] = []
     for j, type_ in enumerate(func.result_types):

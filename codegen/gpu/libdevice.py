@@ -28,7 +28,7 @@ def symbol(name: str, kind: str) -> str:
 def find() -> Path | None:
     """The file, if there is one."""
     try:
-        from cuda.pathfinder import find_bitcode_lib
+        from cuda.pathfinder import find_bitcode_lib  # pyright: ignore[reportMissingImports]
 
         return Path(find_bitcode_lib("device"))
     except Exception:  # not installed, or it knows of none

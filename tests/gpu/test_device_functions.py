@@ -9,17 +9,17 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-import aotdiff as ad
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from aotdiff.codegen import driver, load
 from aotdiff.codegen.gpu import device, nvptx
 from aotdiff.codegen.loader import Options
+
+import aotdiff as ad
 from aotdiff.runtime.function import Function
 from aotdiff.runtime.gpu.device_function import default_name
 from aotdiff.runtime.gpu.numba_text import c_signature, wrapper
-
 from tests.gpu.wheels import machine_code, needs_libdevice, needs_machine_code, needs_numba
 
 PROGRAM = """

@@ -39,7 +39,8 @@ def _numba() -> str:
 
 needs_libdevice = pytest.mark.skipif(libdevice.find() is None, reason="no libdevice: pip install nvidia-nvvm")
 needs_machine_code = pytest.mark.skipif(
-    bool(_nvjitlink()) or libdevice.find() is None, reason=f"no nvJitLink: pip install aotdiff[cuda-test] {_nvjitlink()}"
+    bool(_nvjitlink()) or libdevice.find() is None,
+    reason=f"no nvJitLink: pip install aotdiff[cuda-test] {_nvjitlink()}",
 )
 needs_numba = pytest.mark.skipif(bool(_numba()), reason=f"no numba-cuda: pip install aotdiff[cuda] {_numba()}")
 

@@ -73,7 +73,7 @@ def _ascii(name: str) -> str:
 def numba_function(code: DeviceCode, names: list[str], doc: str) -> Any:
     """`Function.device_function`."""
     try:
-        from numba import cuda  # noqa: F401
+        from numba import cuda  # pyright: ignore[reportMissingImports] # noqa: F401
     except Exception as error:  # a RuntimeError where only the wheel of the CUDA runtime is missing
         raise DeviceError(
             f"device functions for Numba kernels need numba-cuda ({error}): `pip install aotdiff[cuda]`; device_code() "

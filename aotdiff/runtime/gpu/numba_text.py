@@ -86,7 +86,7 @@ def _def(name: str, params: list[str], body: list[str]) -> str:
 
 def declared(code: Any, names: Sequence[str], doc: str) -> Any:
     """The function, to be called in `@cuda.jit` kernels."""
-    from numba import cuda, types
+    from numba import cuda, types  # pyright: ignore[reportMissingImports]
 
     space: dict[str, Any] = {name: getattr(types, name) for name in (*NUMBA.values(), "int32", "CPointer")}
     signature = eval(c_signature(code), dict(space))
@@ -105,9 +105,9 @@ def declared(code: Any, names: Sequence[str], doc: str) -> Any:
 
 def pointer(element: str, rank: int) -> Any:
     """Address of an array's data in a kernel; the kernel does not compile with another kind of array."""
-    from numba import types
-    from numba.cuda.core.errors import TypingError
-    from numba.cuda.extending import intrinsic
+    from numba import types  # pyright: ignore[reportMissingImports]
+    from numba.cuda.core.errors import TypingError  # pyright: ignore[reportMissingImports]
+    from numba.cuda.extending import intrinsic  # pyright: ignore[reportMissingImports]
 
     wanted = types.boolean if element == "bool" else getattr(types, NUMBA[element])
     passed = getattr(types, NUMBA[element])
