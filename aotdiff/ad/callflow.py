@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotdiff.ad.activity import Activity
+from aotdiff.ad.dependence import Dependence
+from aotdiff.ad.requests import Flags, has_rule, request_of
 from aotdiff.ir.graph import Func, Module, Op
 from aotdiff.ir.types import Acc
 
-Flags = tuple[bool, ...]
 _Key = tuple[str, str, Flags, Flags]
-
-
-def has_rule(func: Func) -> bool:
-    """Whether the user gave this function a derivative."""
-    return "vjp" in func.attrs or "jvp" in func.attrs
 
 
 class CallFlow:
     """What `Activity` asks about calls, with a memory."""
 
-    __slots__ = ("module", "_known", "_pending", "_askers", "_current")
+    __slots__ = ("module", "_whole", "_known", "_pending", "_askers", "_current")
 
     def __init__(self, module: Module):
         self.module = module
+        self._whole = Dependence(module, inside=True)
         self._known: dict[_Key, Flags] = {}
         self._pending: list[_Key] = []
         self._askers: dict[_Key, set[_Key]] = {}
@@ -45,6 +42,10 @@ class CallFlow:
         if has_rule(func):
             return [any(flags)] * len(op.results)
         plain = tuple(f and not isinstance(p.type, Acc) for f, p in zip(flags, func.params, strict=True))
+        if request_of(self.module, func) is not None:
+            summary = self._whole.whole(func.name, plain)
+            handles = [on for on, p in zip(summary.handles, func.params, strict=True) if isinstance(p.type, Acc)]
+            return [*summary.results, *handles]
         return list(self._solve(("varied", func.name, plain, ())))
 
     def useful(self, op: Op, varied: list[bool], flags: list[bool]) -> list[bool]:

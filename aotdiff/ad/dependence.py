@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aotdiff.ad.requests import has_rule, request_of
 from aotdiff.ad.rules import PARTIALS
-from aotdiff.ir.graph import Func, Module, Op, Region, Value
+from aotdiff.ir.graph import Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Acc, Record, element_of, is_differentiable
 
@@ -24,21 +25,19 @@ class Summary:
     handles: tuple[bool, ...]
 
 
-def has_rule(func: Func) -> bool:
-    """Whether the user gave this function a derivative rule."""
-    return "jvp" in func.attrs or "vjp" in func.attrs
-
-
 class Dependence:
     """Fixpoint over all functions reached from one; `solve` first, then ask for what it reached.
 
-    A function is looked at once per mask of active parameters (handles never count as active in a mask).
+    A function is looked at once per mask of active parameters (handles never count as active in a mask). The reverse
+    functions of recursive functions are looked into by another analysis, which is `inside`: no tangents are made of
+    their records.
     """
 
-    __slots__ = ("module", "active", "summaries", "fields", "_callers", "_readers", "_queue", "_key")
+    __slots__ = ("module", "active", "summaries", "fields", "_callers", "_readers", "_queue", "_key", "_inside")
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module, inside: bool = False):
         self.module = module
+        self._inside = self if inside else None
         self.active: dict[Key, set[Value]] = {}
         self.summaries: dict[Key, Summary] = {}
         self.fields: dict[str, set[int]] = {}
@@ -56,6 +55,13 @@ class Dependence:
 
     def summary(self, name: str, mask: tuple[bool, ...]) -> Summary:
         return self.summaries[name, mask]
+
+    def whole(self, name: str, mask: tuple[bool, ...]) -> Summary:
+        """The summary of the reverse function of a recursive function."""
+        if self._inside is None:
+            self._inside = Dependence(self.module, inside=True)
+        self._inside.solve(name, mask)
+        return self._inside.summary(name, mask)
 
     def record_mask(self, name: str) -> tuple[int, ...]:
         """Fields of a residual record that are active in any of its makers."""
@@ -165,6 +171,8 @@ class Dependence:
             active.update(r for r in op.results if is_differentiable(r.type))
             return
         key = (func.name, mask)
+        if self._inside is not self and request_of(self.module, func) is not None:
+            self.summaries[key] = self.whole(*key)
         summary = self._summary(key)
         self._callers.setdefault(key, set()).add(self._key)
         active.update(r for r, on in zip(op.results, summary.results, strict=True) if on)

@@ -23,6 +23,11 @@ def expand_derivatives(module: Module) -> None:
     use_records(module)
 
 
+def expand_function(module: Module, name: str) -> None:
+    """Replace the derivative operations of one function and of what it reaches."""
+    _expand(module, name, set())
+
+
 def _derivative(func: Func) -> Op | None:
     """A derivative operation of the function that is still to be replaced."""
     return next((op for op in func.body.walk() if op.name in ("vjp", "jvp")), None)

@@ -8,13 +8,18 @@ their active arguments and gives those of their active results. Values and tange
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from aotdiff.ad.dependence import Dependence, Summary, has_rule
+from aotdiff.ad.dependence import Dependence, Summary
 from aotdiff.ad.forward_sweep import Sweep
+from aotdiff.ad.requests import calling, has_rule, request_of
 from aotdiff.ad.tangents import Tangents
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Region, Value
 from aotdiff.ir.types import is_differentiable
+
+if TYPE_CHECKING:
+    from aotdiff.ad.reverse import Pullbacks
 
 
 def jvp_func(module: Module, func: Func, wrt: Sequence[int], value: bool) -> Func:
@@ -23,6 +28,10 @@ def jvp_func(module: Module, func: Func, wrt: Sequence[int], value: bool) -> Fun
     It is added to the module, or found there if it was made before. What it calls must be free of `vjp` and `jvp`
     operations; where a rule given as a `vjp` is used, the new functions contain a `vjp` operation of that rule.
     """
+    if request_of(module, func) is not None:
+        func = calling(func)
+        func.name = module.fresh_name(f"{func.name}_call")
+        module.add(func)
     mask = tuple(i in wrt for i in range(len(func.params)))
     forward = Forward(module)
     if not has_rule(func):
@@ -38,13 +47,23 @@ def float_indices(types: Sequence) -> list[int]:
 class Forward:
     """Makes the tangent versions of the functions reached from one entry."""
 
-    __slots__ = ("module", "dependence", "tangents", "_made")
+    __slots__ = ("module", "dependence", "tangents", "_pullbacks", "_made")
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module, pullbacks: Pullbacks | None = None):
         self.module = module
+        self._pullbacks = pullbacks
         self.dependence = Dependence(module)
         self.tangents = Tangents(module, self.dependence)
         self._made = {func.attrs["derived"]: func for func in module.funcs.values() if "derived" in func.attrs}
+
+    @property
+    def pullbacks(self) -> Pullbacks:
+        """What makes the reverse functions that are tangents of reverse functions."""
+        if self._pullbacks is None:
+            from aotdiff.ad.reverse import Pullbacks
+
+            self._pullbacks = Pullbacks(self.module, forward=self)
+        return self._pullbacks
 
     def entry(self, func: Func, wrt: tuple[int, ...], mask: tuple[bool, ...], value: bool) -> Func:
         key = ("jvp", func.name, wrt, value)
@@ -66,6 +85,17 @@ class Forward:
         full = [tangents[i] or self.tangents.zero(b, results[i]) for i in floats]
         b.ret([*(results if value else []), *full])
         return new
+
+    def version(self, name: str, mask: tuple[bool, ...]) -> tuple[Func, Summary]:
+        """`inner` for a function that was not asked about before, free of derivative operations."""
+        from aotdiff.ad.expand import expand_function
+
+        self.dependence.solve(name, mask)
+        known = len(self.module.funcs)
+        new, summary = self.inner(name, mask)
+        if len(self.module.funcs) > known:
+            expand_function(self.module, new.name)
+        return new, summary
 
     def inner(self, name: str, mask: tuple[bool, ...]) -> tuple[Func, Summary]:
         """The version for calls: parameters, tangents of those in `mask`, then of handles; results, active tangents."""

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aotdiff.ad import forward_control
-from aotdiff.ad.dependence import call_mask, has_rule
+from aotdiff.ad.dependence import call_mask
+from aotdiff.ad.requests import has_rule, request_of
 from aotdiff.ad.rules import PARTIALS
+from aotdiff.ad.transpose import push_reverse
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
@@ -149,6 +151,10 @@ def _accum(sweep: Sweep, b: Builder, op: Op) -> None:
 def _call(sweep: Sweep, b: Builder, op: Op) -> None:
     forward, args = sweep.forward, sweep.get(op.operands)
     callee = forward.module.funcs[op.attrs["callee"]]
+    request = request_of(forward.module, callee)
+    if request is not None:
+        push_reverse(sweep, b, op, request)
+        return
     if has_rule(callee):
         values, tangents = forward.apply_rule(b, callee, args, [sweep.tan.get(v) for v in op.operands])
     else:

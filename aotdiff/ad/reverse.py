@@ -7,13 +7,13 @@ computed again. What comes out uses ordinary operations only, so the same pass d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aotdiff.ad.activity import Activity
-from aotdiff.ad.callflow import CallFlow, Flags, has_rule
+from aotdiff.ad.callflow import CallFlow
 from aotdiff.ad.cleanup import drop_handles, finish_variants, prune, simplify
+from aotdiff.ad.forward import Forward
 from aotdiff.ad.prepare import prepare
 from aotdiff.ad.readonly import ReadOnly
+from aotdiff.ad.requests import Request, calling, has_rule, request_of, reverses_recursion
 from aotdiff.ad.residuals import BOUNDARY, Pairing, legalise
 from aotdiff.ad.reverse_sweep import Scope, Sweep
 from aotdiff.ad.sizes import Sizes
@@ -43,46 +43,33 @@ def is_float(type_: Type) -> bool:
     return isinstance(element, Scalar) and element.is_float
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is wanted of a function: cotangents of the parameters `wrt`, given those of the `seeded` results and, for
-    the parameters that are `live` handles, of what is accumulated. Cotangents of the parameters in `by_handle` are
-    accumulated into handles; the others are results, after the function's own results with `value`.
-
-    The function made takes the parameters (without handles), the seeds, the adjoints for live handles, the handles.
-    """
-
-    func: str
-    wrt: tuple[int, ...]
-    seeded: Flags
-    live: Flags
-    by_handle: Flags
-    value: bool
-
-    @property
-    def key(self) -> tuple:
-        return ("vjp", self.func, self.wrt, self.seeded, self.live, self.by_handle, self.value)
-
-
 class Pullbacks:
     """Makes reverse functions; each once for what is asked of it.
 
-    A call of a function that is not recursive is reversed by running the function again. With `records`, a recursive
-    function runs once: a forward function leaves a record for a function that only reverses. Such functions are not
-    differentiated again, so `records` is for when no more derivatives are to be taken (`use_records`).
+    A call of a function that is not recursive is reversed by running the function again. The reverse function of a
+    recursive one runs it once: a forward function leaves a record for a function that only reverses. Its code is not
+    differentiated again, see `ad.transpose`. With `records` all callers of recursive functions do the same, for when no
+    more derivatives are to be taken (`use_records`).
     """
 
-    __slots__ = ("module", "flow", "read_only", "records", "_made", "_pairs", "_recursive", "_depth")
+    __slots__ = ("module", "flow", "read_only", "records", "_forward", "_made", "_recursive", "_depth")
 
-    def __init__(self, module: Module, records: bool = False):
+    def __init__(self, module: Module, records: bool = False, forward: Forward | None = None):
         self.module = module
         self.flow = CallFlow(module)
         self.read_only = ReadOnly(module)
         self.records = records
+        self._forward = forward
         self._made = {f.attrs["derived"]: f for f in module.funcs.values() if "derived" in f.attrs}
-        self._pairs: dict[Request, tuple[Func, Func]] = {}
         self._recursive = call_order(module)[1]
         self._depth = 0
+
+    @property
+    def forward(self) -> Forward:
+        """What makes the tangent functions that are reversed for derivatives of reverse functions."""
+        if self._forward is None:
+            self._forward = Forward(self.module, self)
+        return self._forward
 
     def function(self, request: Request) -> Func:
         """The function is in the module before its body is written: it may call itself."""
@@ -105,27 +92,39 @@ class Pullbacks:
     def pair(self, request: Request) -> tuple[Func, Func]:
         """A function that runs forward and gives a record after its results, and one that takes the record and the
         arrays that are only read, then seeds, adjoints for live handles and handles."""
-        found = self._pairs.get(request)
-        if found is not None:
-            return found
+        keys = ("forward", *request.key), ("reverse", *request.key)
+        if keys[0] in self._made:
+            return self._made[keys[0]], self._made[keys[1]]
         func = self.module.funcs[request.func]
         record = Record(self._record_name(f"{func.name}.residuals"))
-        forward = self._declare(request, ("forward", *request.key), "forward", [*func.result_types, record])
-        reverse = self._declare(request, ("reverse", *request.key), "reverse", [])
-        found = self._pairs[request] = forward, reverse
+        forward = self._declare(request, keys[0], "forward", [*func.result_types, record])
+        reverse = self._declare(request, keys[1], "reverse", [])
+        self._made |= {keys[0]: forward, keys[1]: reverse}
         self._depth += 1
         forward.body, reverse.body = _Body(self, request).write_pair(record)
         self._finish(forward, reverse)
-        return found
+        return forward, reverse
 
     def recursive(self, func: Func) -> bool:
-        return func.name in self._recursive
+        """Whether the function may call itself; a tangent function does if what it is the tangent of does."""
+        key = func.attrs.get("derived", ("",))
+        return func.name in self._recursive or (key[0] == "tangents" and self.recursive(self.module.funcs[key[1]]))
+
+    def by_records(self, caller: Func, callee: Func) -> bool:
+        """Whether, in the reverse function of `caller`, calls of `callee` leave records."""
+        return self.recursive(callee) and (self.records or self.whole(caller))
+
+    def whole(self, func: Func) -> bool:
+        """Whether the reverse function of `func` is written with records at once, and transposed as a whole."""
+        return self.recursive(func) and reverses_recursion(func)
 
     def _declare(self, request: Request, key: tuple, suffix: str, types: list[Type]) -> Func:
         """A function that has no body yet, of these results or of the cotangents asked for."""
         func = self.module.funcs[request.func]
         name = self.module.fresh_name(f"{func.name}.{suffix}_{'_'.join(map(str, request.wrt))}" + "_v" * request.value)
         attrs = {"derived": key} | {k: func.attrs[k] for k in ("recursive", "inline") if k in func.attrs}
+        if key[0] == "vjp" and self.whole(func):
+            attrs |= {"whole": True, "inline": "never"}
         given = [func.params[k].type for k in request.wrt if not request.by_handle[k]]
         return self.module.add(Func(name, Region(), types or given, attrs, func.loc))
 
@@ -149,14 +148,14 @@ class Pullbacks:
 def use_records(module: Module) -> None:
     """Write reverse functions that call recursive functions again, so that these run forward once.
 
-    For when all derivatives are expanded.
+    For when all derivatives are expanded. Those of recursive functions were written so at once.
     """
     recursive = call_order(module)[1]
     pullbacks: Pullbacks | None = None
     written: list[tuple[Func, Func]] = []
     for func in list(module.funcs.values()):
         key = func.attrs.get("derived", ("",))
-        if key[0] != "vjp" or key[1] not in module.funcs:
+        if key[0] != "vjp" or key[1] not in module.funcs or func.attrs.get("whole"):
             continue
         source = module.funcs[key[1]]
         if any(op.name == "call" and op.attrs["callee"] in recursive for op in source.body.walk()):
@@ -177,7 +176,9 @@ class _Body:
         self.request = request
         module = pullbacks.module
         func = module.funcs[request.func]
-        self.func = prepare(module, _calling(func) if has_rule(func) else func, self._activity)
+        by_call = has_rule(func) or request_of(module, func) is not None
+        self.source = func
+        self.func = prepare(module, calling(func) if by_call else func, self._activity)
         self.activity = self._activity(self.func)
         self.params = list(self.func.params)
         self.structure = Structure(self.func)
@@ -233,7 +234,8 @@ class _Body:
     def _reverse(self, primal: list[Value]) -> dict[Region, Pairing]:
         """Sweep backwards into `self.sweep`, which ends with the cotangents after `primal`."""
         request = self.request
-        sw = Sweep(self.pullbacks, self.structure, self.sizes, self.activity, Builder(self.sweep, self.func.loc))
+        b = Builder(self.sweep, self.func.loc)
+        sw = Sweep(self.pullbacks, self.source, self.structure, self.sizes, self.activity, b)
         self._open(sw)
         sw.sweep(self.func.body)
         sw.b.loc = self.func.loc
@@ -307,12 +309,3 @@ class _Body:
             body.args = [arg for arg in body.args if arg not in handles]
             for k, arg in enumerate(body.args):
                 arg.index = k
-
-
-def _calling(func: Func) -> Func:
-    """A function that only calls `func`, so that the rule for calls applies."""
-    region = Region()
-    args = [region.add_arg(p.type, p.name) for p in func.params]
-    b = Builder(region, func.loc)
-    b.ret(b.call(func, args))
-    return Func(func.name, region, list(func.result_types), {}, func.loc)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aotdiff.ad.callflow import has_rule
+from aotdiff.ad.requests import Request, has_rule, request_of
+from aotdiff.ad.transpose import sweep_reverse
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Op, Value
 from aotdiff.ir.types import Acc, is_differentiable
 
 if TYPE_CHECKING:
-    from aotdiff.ad.reverse import Request
     from aotdiff.ad.reverse_sweep import Sweep
 
 
@@ -34,15 +34,16 @@ def sweep_call(sw: Sweep, op: Op) -> None:
     live = [sw.handle_adjoints.get(v) for v in op.operands]
     if not any(adjoints) and not any(live):
         return
+    request = request_of(sw.pullbacks.module, func)
     if has_rule(func):
         _ruled(sw, op, func, adjoints)
+    elif request is not None:
+        sweep_reverse(sw, op, request, adjoints, live)
     else:
         _plain(sw, op, func, adjoints, live)
 
 
 def _plain(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None], live: list[Value | None]) -> None:
-    from aotdiff.ad.reverse import Request
-
     pullbacks = sw.pullbacks
     varied = [sw.active(v) for v in op.operands]
     handles = [on is not None for on, v in zip(live, op.operands, strict=True) if isinstance(v.type, Acc)]
@@ -55,7 +56,7 @@ def _plain(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None], live: li
     request = Request(func.name, wrt, seeded, live_flags, by_handle, False)
 
     known = sw.forward_calls.get(op)
-    if pullbacks.records and pullbacks.recursive(func) and (known is None or known.request == request):
+    if pullbacks.by_records(sw.source, func) and (known is None or known.request == request):
         forward, reverse = pullbacks.pair(request)
         if known is None:
             known = sw.forward_calls[op] = ForwardCall(func, request, _record(op, forward))
@@ -114,11 +115,3 @@ def _transposed(sw: Sweep, b: Builder, rule: Func, op: Op, floats: list[int], se
     reverse = vjp_func(sw.pullbacks.module, rule, wrt, False)
     zeros = [sw.zeros(op.operands[k]) for k in floats]
     return b.call(reverse, [*op.operands, *zeros, *seeds])
-
-
-def sweep_record_make(sw: Sweep, op: Op) -> None:
-    raise NotImplementedError("records have no adjoint yet")
-
-
-def sweep_record_unpack(sw: Sweep, op: Op) -> None:
-    raise NotImplementedError("records have no adjoint yet")

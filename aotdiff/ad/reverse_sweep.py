@@ -17,7 +17,7 @@ from aotdiff.ad.rules import contributions
 from aotdiff.ad.sizes import Sizes
 from aotdiff.ad.structure import Structure
 from aotdiff.ir.builder import Builder
-from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.graph import Func, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Acc, Array, Scalar, dims_of, element_of
 
@@ -44,11 +44,13 @@ class Sweep:
 
     __slots__ = (
         "pullbacks", "structure", "sizes", "activity", "pairs", "scope", "level", "b", "handle_adjoints",
-        "forward_calls", "entered", "repeated", "again",
+        "forward_calls", "entered", "repeated", "again", "source",
     )
 
-    def __init__(self, pullbacks: Pullbacks, structure: Structure, sizes: Sizes, activity: Activity, builder: Builder):
+    def __init__(self, pullbacks: Pullbacks, source: Func, structure: Structure, sizes: Sizes, activity: Activity,
+                 builder: Builder):
         self.pullbacks = pullbacks
+        self.source = source  # the function of the module that is reversed
         self.structure = structure
         self.sizes = sizes
         self.activity = activity
@@ -305,8 +307,6 @@ _RULES: dict[str, Callable[[Sweep, Op], None]] = {
     "withacc": reverse_acc.sweep_withacc,
     "accum": reverse_acc.sweep_accum,
     "call": reverse_call.sweep_call,
-    "record_make": reverse_call.sweep_record_make,
-    "record_unpack": reverse_call.sweep_record_unpack,
 }
 
 

@@ -39,7 +39,8 @@ Structured operations (operands; attrs; regions; results):
   per `wrt`, results likewise. The expand-derivatives pass replaces both by calls of generated functions.
 - `stop_gradient` (x): x, with derivative zero. `undef`: a value nobody reads (the side not taken);
   sizes that its type does not state are 0.
-- `record_make` (fields...; record) / `record_unpack` (record; ) pack residuals; each is the other's adjoint.
+- `record_make` (fields...; record) / `record_unpack` (record; ) pack residuals. Reverse functions of recursive
+  functions are made of them; these have derivatives as wholes (`ad/transpose.py`), so records need no adjoint.
 """
 
 from __future__ import annotations
