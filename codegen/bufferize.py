@@ -52,10 +52,10 @@ class Flow:
     """Facts about one function. overwrites: map result -> the array whose memory it may take."""
 
     origin: dict[Value, Value | None]
-    overwrites: dict[Value, Value]
     inplace: set[tuple[Op, int]]
     last_use: dict[Region, dict[Value, int]]
     captures: dict[Op, frozenset[Value]]
+    overwrites: dict[Value, Value] = field(default_factory=dict)
 
 
 class _Origins:
@@ -288,7 +288,7 @@ def analyse(func: Func, summaries: dict[str, Summary]) -> Flow:
     uses = uses_of(func)
     origins = _Origins(func, uses, summaries, {n: set() for n in summaries})
     origins.region(func.body)
-    return Flow(origins.origin, origins.overwrites.found, origins.inplace, uses.last, uses.captures)
+    return Flow(origins.origin, origins.inplace, uses.last, uses.captures, origins.overwrites.found)
 
 
 def uses_of(func: Func) -> Uses:
