@@ -1,0 +1,258 @@
+"""NVIDIA GPUs by way of `cuda.core`: the device that runs launch plans, other libraries' streams and arrays.
+
+This is the only file that touches `cuda.core`, and nothing of it before the driver has said that there is a GPU. It
+needs the standard library, numpy and `cuda.core`: written-out modules carry a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aotdiff.runtime.errors import DeviceError
+from aotdiff.runtime.gpu import driver
+
+# Fills of 8 bytes, which the driver's own fills do not have; loads on sm_75 and everything newer.
+_FILL_PTX = b""".version 6.3
+.target sm_75
+.address_size 64
+.visible .entry aot_fill8(.param .u64 to, .param .u64 value, .param .u64 count)
+{
+  .reg .pred %p<3>;
+  .reg .b32 %r<5>;
+  .reg .b64 %rd<9>;
+  ld.param.u64 %rd1, [to];
+  ld.param.u64 %rd2, [value];
+  ld.param.u64 %rd3, [count];
+  cvta.to.global.u64 %rd4, %rd1;
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mul.wide.u32 %rd5, %r1, %r2;
+  cvt.u64.u32 %rd6, %r3;
+  add.u64 %rd5, %rd5, %rd6;
+  mul.wide.u32 %rd6, %r4, %r2;
+again:
+  setp.ge.u64 %p1, %rd5, %rd3;
+  @%p1 bra done;
+  shl.b64 %rd7, %rd5, 3;
+  add.u64 %rd8, %rd4, %rd7;
+  st.global.u64 [%rd8], %rd2;
+  add.u64 %rd5, %rd5, %rd6;
+  bra again;
+done:
+  ret;
+}
+"""
+
+
+class Memory:
+    """Device memory: a buffer of `cuda.core`, or memory of somebody else, who is kept alive."""
+
+    __slots__ = ("nbytes", "owner", "pointer", "raw")
+
+    def __init__(self, pointer: int, nbytes: int, raw: Any = None, owner: Any = None) -> None:
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self.raw = raw
+        self.owner = owner
+
+
+class CudaDevice:
+    """One GPU; see `device.Device` for what the methods promise. Streams are those of `cuda.core`."""
+
+    kind = "cuda"
+    code = "ptx"
+
+    def __init__(self, number: int = 0) -> None:
+        if number >= driver.count(DeviceError):
+            raise DeviceError(f"there is no GPU number {number}: there are {driver.count(DeviceError)}")
+        try:
+            import cuda.core as core  # pyright: ignore[reportMissingImports]
+        except Exception as error:
+            raise DeviceError(f"running on a GPU needs cuda.core ({error}): pip install aotdiff[cuda]") from None
+        self.number = number
+        self._core = core
+        self._configs: dict[tuple[int, int], Any] = {}
+        self._local = threading.local()
+        self._fill8: Any = None
+        self._device = self._guarded(core.Device, number)
+        self._current()
+
+    def _current(self) -> None:
+        """Make the GPU this thread's, as every thread that uses it must."""
+        if not getattr(self._local, "ready", False):
+            self._guarded(self._device.set_current)
+            self._local.ready = True
+
+    @property
+    def arch(self) -> tuple[int, int]:
+        """Compute capability: major, minor."""
+        found = self._device.compute_capability
+        return found.major, found.minor
+
+    def __repr__(self) -> str:
+        return f"<GPU {self.number}: {self._device.name}>"
+
+    # Streams -----------------------------------------------------------------------------------------------
+
+    def stream(self, given: Any) -> Any:
+        """A stream of `cuda.core` for None (the legacy default stream), a handle, or another library's stream."""
+        core = self._core
+        self._current()
+        if given is None:
+            return core.LEGACY_DEFAULT_STREAM
+        if isinstance(given, core.Stream):
+            return given
+        if type(given) is int:
+            return self._from_handle(given)
+        if hasattr(given, "__cuda_stream__"):
+            return self._guarded(self._device.create_stream, given)
+        for name in ("cuda_stream", "ptr"):
+            handle = getattr(given, name, None)
+            if type(handle) is int:
+                return self._from_handle(handle)
+        raise TypeError(f"a stream is None, a handle, or an object with __cuda_stream__, not a {type(given).__name__}")
+
+    def _from_handle(self, handle: int) -> Any:
+        if handle in (0, 1):
+            return self._core.LEGACY_DEFAULT_STREAM
+        if handle == 2:
+            return self._core.PER_THREAD_DEFAULT_STREAM
+        return self._core.Stream.from_handle(handle)
+
+    def new_stream(self) -> Any:
+        self._current()
+        return self._guarded(self._device.create_stream)
+
+    def handle(self, stream: Any) -> int:
+        """The number of a stream as `__cuda_array_interface__` and DLPack write it: 1 legacy, 2 per thread."""
+        stream = self.stream(stream)
+        if stream is self._core.LEGACY_DEFAULT_STREAM:
+            return 1
+        return 2 if stream is self._core.PER_THREAD_DEFAULT_STREAM else int(stream.handle)
+
+    def record(self, stream: Any) -> Any:
+        return self._guarded(self.stream(stream).record)
+
+    def wait(self, stream: Any, event: Any) -> None:
+        self._guarded(self.stream(stream).wait, event)
+
+    def synchronize(self, stream: Any) -> None:
+        self._guarded(self.stream(stream).sync)
+
+    # Memory ------------------------------------------------------------------------------------------------
+
+    def alloc(self, nbytes: int, stream: Any) -> Memory:
+        stream = self.stream(stream)
+        raw = self._guarded(self._device.memory_resource.allocate, max(nbytes, 8), stream=stream)
+        return Memory(int(raw.handle), nbytes, raw)
+
+    def free(self, buffer: Memory, stream: Any) -> None:
+        raw, buffer.raw, buffer.owner = buffer.raw, None, None
+        if raw is not None:
+            self._guarded(raw.close, self.stream(stream))
+
+    def _part(self, pointer: int, nbytes: int, owner: Any = None) -> Any:
+        return self._core.Buffer.from_handle(pointer, nbytes, owner=owner)
+
+    def _move(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        if nbytes:
+            self._guarded(self._part(to, nbytes).copy_from, self._part(source, nbytes), stream=self.stream(stream))
+
+    def copy_in(self, buffer: Memory, offset: int, data: np.ndarray, stream: Any) -> None:
+        # From pageable memory the driver takes the data before it returns
+        self._move(buffer.pointer + offset, data.ctypes.data, data.nbytes, stream)
+
+    def copy_out(self, data: np.ndarray, buffer: Memory, offset: int, stream: Any) -> None:
+        self._move(data.ctypes.data, buffer.pointer + offset, data.nbytes, stream)
+        self.synchronize(stream)
+
+    def copy(self, to: Memory, to_offset: int, source: Memory, offset: int, nbytes: int, stream: Any) -> None:
+        self._move(to.pointer + to_offset, source.pointer + offset, nbytes, stream)
+
+    def fill(self, buffer: Memory, offset: int, value: np.generic, count: int, stream: Any) -> None:
+        if not count:
+            return
+        data, pointer = value.tobytes(), buffer.pointer + offset
+        for size in (1, 4):
+            if len(data) >= size and data == data[:size] * (len(data) // size):
+                part = self._part(pointer, count * len(data))
+                pattern = data[0] if size == 1 else data[:4]
+                self._guarded(part.fill, pattern, stream=self.stream(stream))
+                return
+        if self._fill8 is None:
+            self._fill8 = self.load(_FILL_PTX, ["aot_fill8"])["aot_fill8"]
+        words = np.frombuffer(data, np.uint64)[0]
+        args = (Memory(pointer, 0), words, np.uint64(count))
+        self.launch(self._fill8, min(-(-count // 256), 4096), 256, args, stream)
+
+    # Kernels -----------------------------------------------------------------------------------------------
+
+    def load(self, code: bytes, names: Sequence[str]) -> dict[str, Any]:
+        self._current()
+        made = self._guarded(self._core.ObjectCode.from_ptx, code)
+        return {name: self._guarded(made.get_kernel, name) for name in names}
+
+    def launch(self, kernel: Any, blocks: int, threads: int, args: Sequence[Any], stream: Any) -> None:
+        config = self._configs.get((blocks, threads))
+        if config is None:
+            config = self._core.LaunchConfig(grid=blocks, block=threads)
+            if len(self._configs) < 1024:
+                self._configs[blocks, threads] = config
+        passed = [a.pointer if type(a) is Memory else a for a in args]
+        self._guarded(self._core.launch, self.stream(stream), config, kernel, *passed)
+
+    # Errors ------------------------------------------------------------------------------------------------
+
+    def _guarded(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call of `cuda.core`, its errors as ours."""
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            if type(error).__name__ not in ("CUDAError", "NVRTCError", "RuntimeError"):
+                raise
+            raise _ours(error) from None
+
+
+def _ours(error: Exception) -> Exception:
+    text = str(error)
+    if "OUT_OF_MEMORY" in text:
+        return MemoryError(f"the GPU has no more memory: {text}")
+    if "UNSUPPORTED_PTX_VERSION" in text or "NO_BINARY_FOR_GPU" in text or "INVALID_PTX" in text:
+        known = driver.version()
+        old = f" (it knows CUDA {known})" if known else ""
+        return DeviceError(f"the driver{old} cannot load this code; build for an older GPU (--arch), or update it: {text}")
+    return DeviceError(f"the GPU reports: {text}")
+
+
+# Arrays ------------------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """Another library's array on the GPU: where it is and what it looks like. `strides` are in elements."""
+
+    __slots__ = ("dtype", "owner", "pointer", "shape", "strides")
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype, owner: Any) -> None:
+        self.pointer = pointer
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.owner = owner
+
+
+def view(device: CudaDevice, value: Any, stream: Any) -> Seen:
+    """An array that is used on `stream` from now on; work on it elsewhere comes before, the host does not wait."""
+    from cuda.core.utils import StridedMemoryView  # pyright: ignore[reportMissingImports]
+
+    number = device.handle(stream)
+    seen = device._guarded(StridedMemoryView.from_any_interface, value, stream_ptr=number)
+    if seen.device_id != device.number:
+        raise TypeError(f"an array on GPU {seen.device_id} where GPU {device.number} computes")
+    strides = None if seen.strides is None else tuple(seen.strides)
+    return Seen(int(seen.ptr), tuple(seen.shape), strides, np.dtype(seen.dtype), (value, seen))
