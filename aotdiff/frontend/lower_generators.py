@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aotdiff.frontend import ast
+from aotdiff.frontend import ast, types
 from aotdiff.frontend import lower_arrays as arrays
-from aotdiff.frontend.lower_branches import branch, children
+from aotdiff.frontend.lower_branches import branch, children, static_free
 from aotdiff.frontend.lower_context import Context, Unhoistable, lowers
 from aotdiff.frontend.lower_expr import operate
 from aotdiff.frontend.lower_loops import index_from, part
@@ -20,6 +20,7 @@ from aotdiff.frontend.lower_values import Item, rank
 from aotdiff.ir.graph import Region, Value
 from aotdiff.ir.types import BOOL, I64, Acc, Scalar, dims_of
 
+_COMBINES = {"any": "or", "all": "and", "prod": "mul", "sum": "add", "mean": "add"}
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 
 
@@ -171,6 +172,7 @@ class _Reduction:
         self.node = node
         self.result = result
         self.groups = _groups(node)
+        self.shape: list[Value] | None = None
         self.counted = name == "mean" or (name in ("max", "min") and result == I64)
 
     def written(self) -> Item:
@@ -321,9 +323,8 @@ class _Reduction:
     def of_measured(self, outer: list[_Clause]) -> Item:
         """Terms whose sizes only the body tells: an array of all terms, reduced along the axes of the clauses."""
         cx = self.cx
-        if self.node.condition is not None or len(self.groups) > 1:
-            message = f"the size of the terms of this `{self.name}` depends on values inside it"
-            cx.lowering.refuse(cx.program, self.node.body.span, message + "; compute that value before the reduction")
+        if self.is_uneven():
+            return self.loop_from_first(outer)
 
         def body(*indices: Value) -> list[Value]:
             _bind(cx, outer, indices)
@@ -339,6 +340,17 @@ class _Reduction:
         self.shape = self.measured_shape(outer)
         start = cx.force(arrays.full(cx, identity(cx, self.name, self.result), self.shape))
         total, count = self.loop(list(outer), 0, start, cx.ints.const(0))
+        return self.finished(total, count if self.counted else None)
+
+    def loop_from_first(self, outer: Sequence[_Clause]) -> Item:
+        """A loop that takes the sizes of the first term there is, which there must be."""
+        cx = self.cx
+        self.shape = None
+        sizes = types.sizes_of(self.node.body.type)
+        nothing = cx.force(arrays.full(cx, cx.b.undef(self.result), [cx.ints.const(0)] * len(sizes)))
+        total, count = self.loop(list(outer), 0, nothing, cx.ints.const(0))
+        message = f"the size of the terms of this `{self.name}` is not known where there are none"
+        cx.check(cx.b.scalar("gt", count, cx.ints.const(0)), "ValueError", message)
         return self.finished(total, count if self.counted else None)
 
     def measured_shape(self, outer: Sequence[_Clause]) -> list[Value]:
@@ -371,34 +383,55 @@ class _Reduction:
                 return self.one_more(total, count)
             return self.loop([_opened(cx, c) for c in self.groups[group + 1]], group + 1, total, count)
         first = clauses[0]
-        with cx.region([I64, total.type, I64], [*_names([first]), "total", "count"]) as region:
-            cx.shapes[region.args[1]] = self.shape
+        type_ = static_free(total.type) if self.shape is None else total.type
+        with cx.region([I64, type_, I64], [*_names([first]), "total", "count"]) as region:
+            self.has_shape(region.args[1])
             cx.ints.bound_index(region.args[0], first.length)
             _bind(cx, [first], region.args[:1])
             yields = self.loop(clauses[1:], group, *region.args[1:])
             builder = cx.b
         builder.ret(yields)
         results = cx.b.for_op(first.extent, [total, count], region).results
-        cx.shapes[results[0]] = self.shape
+        self.has_shape(results[0])
         return results[0], results[1]
+
+    def has_shape(self, total: Value) -> None:
+        if self.shape is not None:
+            self.cx.shapes[total] = self.shape
 
     def one_more(self, total: Value, count: Value) -> tuple[Value, Value]:
         cx = self.cx
 
         def combined() -> Item:
             item = arrays.cast(cx, cx.expr(self.node.body), self.result)
+            after = cx.ints.add(count, cx.ints.const(1))
+            if self.shape is None:
+                return self.first_or_more(total, cx.force(item), count), after
             both = arrays.elementwise(cx, self.combine, [total, item], self.result, f"`{self.name}`")
-            return cx.conform(cx.force(both), total.type, self.shape), cx.ints.add(count, cx.ints.const(1))
+            return cx.conform(cx.force(both), total.type, self.shape), after
 
         if self.node.condition is None:
             return combined()
         return branch(cx, cx.value(self.node.condition), combined, lambda: (total, count))
 
+    def first_or_more(self, total: Value, term: Value, count: Value) -> Item:
+        """The first term, or the total with one more, which must be of the same sizes."""
+        cx = self.cx
+
+        def more() -> Item:
+            with cx.at(self.node.body.span):
+                for axis, (a, b) in enumerate(zip(cx.shape(term), cx.shape(total), strict=True)):
+                    cx.check_equal(a, b, f"the terms have different sizes, {{0}} and {{1}} (axis {axis})")
+            both = arrays.elementwise(cx, self.combine, [total, term], self.result, f"`{self.name}`")
+            return cx.force(both)
+
+        return branch(cx, cx.b.scalar("eq", count, cx.ints.const(0)), lambda: term, more)
+
     def combine(self, total: Value, term: Value) -> Value:
         """One element of the total with one more term; the first of equals stays, NaN stays."""
         b = self.cx.b
-        if self.name in ("any", "all", "prod"):
-            return b.scalar({"any": "or", "all": "and", "prod": "mul"}[self.name], total, term)
+        if self.name in _COMBINES:
+            return b.scalar(_COMBINES[self.name], total, term)
         wins = b.scalar("gt" if self.name == "max" else "lt", term, total)
         if self.result.is_float:
             nan = b.scalar("and", b.scalar("ne", term, term), b.scalar("eq", total, total))
