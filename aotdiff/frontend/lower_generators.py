@@ -172,7 +172,7 @@ class _Reduction:
         self.node = node
         self.result = result
         self.groups = _groups(node)
-        self.shape: list[Value] | None = None
+        self.shape: list[Value] | None = None  # of a term, once known
         self.counted = name == "mean" or (name in ("max", "min") and result == I64)
 
     def written(self) -> Item:
@@ -278,6 +278,7 @@ class _Reduction:
             self.handle = Value(self.result, "total", region, 0)
             counts = self.accumulate(outer, 0, counting)
             builder = cx.b
+        assert self.shape is not None
         shape = [cx.hoisted(size) for size in self.shape]
         init = cx.force(arrays.full(cx, cx.b.const(0, self.result), shape))
         self.handle.type = Acc(self.result, dims_of(init.type))
@@ -360,6 +361,7 @@ class _Reduction:
         with cx.region([I64] * len(outer), _names(outer)) as region:
             self.measure(outer, region.args, 0)
         cx.env = env
+        assert self.shape is not None
         return [cx.hoisted(size) for size in self.shape]
 
     def measure(self, clauses: Sequence[_Clause], indices: Sequence[Value], group: int) -> None:
@@ -373,6 +375,7 @@ class _Reduction:
         inner = [_opened(cx, clause) for clause in self.groups[group + 1]]
         with cx.region([I64] * len(inner), _names(inner)) as region:
             self.measure(inner, region.args, group + 1)
+            assert self.shape is not None
             self.shape = [cx.try_hoisted(size) or size for size in self.shape]
 
     def loop(self, clauses: list[_Clause], group: int, total: Value, count: Value) -> tuple[Value, Value]:
