@@ -6,6 +6,7 @@ Callees first, so that what is inlined has its own calls inlined already. Recurs
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 
@@ -29,8 +30,18 @@ def inline_small(module: Module) -> None:
     inline_calls(module, lambda func: True)
 
 
-def inline_calls(module: Module, allowed: Callable[[Func], bool]) -> None:
-    """Inline calls of non-recursive functions that are allowed and not too large."""
+@register("inline-all", "Replace all calls but those of recursive functions by bodies.")
+def inline_all(module: Module) -> None:
+    inline_calls(module, lambda func: True, everything=True)
+
+
+@register("inline-rules-kept", "As inline-all, but functions with a derivative rule are called.")
+def inline_rules_kept(module: Module) -> None:
+    inline_calls(module, lambda func: "vjp" not in func.attrs and "jvp" not in func.attrs, everything=True)
+
+
+def inline_calls(module: Module, allowed: Callable[[Func], bool], everything: bool = False) -> None:
+    """Inline calls of non-recursive functions that are allowed and not too large; `everything`: however large."""
     graph = {func.name: callees(func) for func in module.funcs.values()}
     order, recursive = _order(graph)
     uses = Counter(name for names in graph.values() for name in names)
@@ -39,10 +50,11 @@ def inline_calls(module: Module, allowed: Callable[[Func], bool]) -> None:
     for name in order:
         func = module.funcs[name]
         if not bodies.isdisjoint(graph[name]):
-            _Inliner(module, bodies, sizes).func(func)
+            _Inliner(module, bodies, sizes, sys.maxsize if everything else LARGEST).func(func)
         size = sizes[name] = op_count(func.body)
         wanted = func.attrs.get("inline") == "always" or size <= SMALL or uses[name] == 1
-        if wanted and name not in recursive and func.attrs.get("inline") != "never" and allowed(func):
+        wanted = everything or (wanted and func.attrs.get("inline") != "never")
+        if wanted and name not in recursive and allowed(func):
             bodies.add(name)
 
 
@@ -99,8 +111,9 @@ def _components(graph: dict[str, list[str]]) -> list[list[str]]:
 
 
 class _Inliner:
-    def __init__(self, module: Module, bodies: set[str], sizes: dict[str, int]):
+    def __init__(self, module: Module, bodies: set[str], sizes: dict[str, int], largest: int):
         self.module = module
+        self.largest = largest
         self.bodies = bodies
         self.sizes = sizes
         self.env: dict[Value, Value] = {}
@@ -130,4 +143,4 @@ class _Inliner:
         region.ops = out
 
     def fits(self, name: str) -> bool:
-        return name in self.bodies and self.grown + self.sizes[name] <= LARGEST
+        return name in self.bodies and self.grown + self.sizes[name] <= self.largest

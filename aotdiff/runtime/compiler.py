@@ -36,8 +36,8 @@ class Options:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        if self.target not in ("cpu", "cuda"):
-            raise ValueError(f'target is "cpu" or "cuda", not {self.target!r}')
+        if self.target not in ("cpu", "cuda", "emulated"):
+            raise ValueError(f'target is "cpu", "cuda" or "emulated", not {self.target!r}')
         if self.target == "cuda":
             raise DeviceError("this version compiles for the CPU only")
         if self.opt not in (0, 1, 2, 3):
@@ -294,11 +294,13 @@ class Compiler:
 
     def _object_key(self, root: str, places: Places, interface: Interface, real: str) -> str:
         """The interface counts too: the wrapper makes `(g,)` or `g` of the same native result."""
+        return self.entry_key(root, places, real, f"object {interface}")
+
+    def entry_key(self, root: str, places: Places, real: str, what: str) -> str:
+        """What names something made of one function or derivative."""
         texts = [part for item in sorted(self.imports().items()) for part in item]
         program = cache.key(cache.compiler_version(), self.source.path, self.source.text, *texts)
-        return cache.key(
-            "object", program, self.options.text(), cache.machine(), root, repr(places), str(interface), real
-        )
+        return cache.key(what, program, self.options.text(), cache.machine(), root, repr(places), real)
 
 
 def subset(graph: Graph, roots: list[str]) -> Graph:

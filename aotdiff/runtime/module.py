@@ -47,6 +47,10 @@ class Module(Collection):
         instance = interface.instance(real)
         with self._lock:
             places = chain_places(self._exports[root].interface, chain)
+            if compiler.options.target == "emulated":
+                from aotdiff.runtime.gpu import native
+
+                return Binder(instance), native.emulated(compiler, root, places, instance, real)  # type: ignore[return-value]
             code = compiler.object_code(root, places, instance, real)
         interrupt.provide(_interrupt_code)
         loaded = load_object(code.data)

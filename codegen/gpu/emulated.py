@@ -181,12 +181,12 @@ def _with_barriers(call: str, threads: int, shared: int) -> str:
     body = f"""{_BLOCK}
   call void @llvm.memset.p0.i64(ptr align 64 %shared, i8 -1, i64 {shared}, i1 false)
   br label %run.head
-{_loop("run", str(threads), start, "each.body", "rounds")}
-rounds:
+{_loop("run", str(threads), start, "each.body", "turn")}
+turn:
   %round = phi i64 [ 1, %run.head ], [ %round2, %go.head ]
   store i64 0, ptr %ended
   br label %look.head
-{_loop("look", str(threads), look, "rounds", "looked")}
+{_loop("look", str(threads), look, "turn", "looked")}
 looked:
   %total = load i64, ptr %ended
   %all = icmp eq i64 %total, {threads}
@@ -202,7 +202,7 @@ resume:
   %base = mul i64 %which, {threads}
   %round2 = add i64 %round, 1
   br label %go.head
-{_loop("go", str(threads), again, "resume", "rounds")}
+{_loop("go", str(threads), again, "resume", "turn")}
 finish:
   br label %end.head
 {_loop("end", str(threads), last, "finish", "each.next")}"""

@@ -266,10 +266,14 @@ class KernelEmitter(FunctionEmitter):
     # A grid -----------------------------------------------------------------------------------------------------
 
     def _grid(self, spec: Spec) -> None:
-        op = spec.func.body.ops[0]
-        self.enter(spec.func.body).index = 0
+        *before, op, _ = spec.func.body.ops
+        scope = self.enter(spec.func.body)
         self._stop_if_failed()
         self._parameters(spec)
+        for k, each in enumerate(before):
+            scope.index = k
+            self.simple(each)
+        scope.index = len(before)
         rank, region = op.attrs["rank"], op.regions[0]
         extents = [self.val(v) for v in op.operands[:rank]]
         lead = [self.clamp(e) for e in extents]

@@ -1,0 +1,87 @@
+"""From a program to a launch plan and code for a device: the stages behind the graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aotdiff.codegen.gpu import plan as plans
+from aotdiff.runtime import cache
+
+if TYPE_CHECKING:
+    from aotdiff.codegen.gpu.target import GpuTarget
+    from aotdiff.ir.graph import Loc
+    from aotdiff.ir.graph import Module as Graph
+    from aotdiff.runtime.compiler import Compiler, Places
+
+Finish = Callable[[str], bytes]  # LLVM text of the kernels -> what the device loads
+
+
+def planned(
+    compiler: Compiler, root: str, places: Places, real: str, target: Callable[[], GpuTarget], finish: Finish, key: str
+) -> tuple[plans.Plan, bytes]:
+    """The plan of a function or derivative and its kernels' code, from the cache if they are there.
+
+    `target` makes the emitter's target, `finish` turns text into code; `key` names both, with what they depend on.
+    """
+    whole = compiler.entry_key(root, places, real, "plan " + key)
+    found = cache.get(whole)
+    if found is not None:
+        head, _, code = found.partition(b"\n")
+        return plans.from_json(json.loads(head)), code
+    plan, text = plan_text(compiler, root, places, real, target())
+    code = finish(text)
+    cache.put(whole, json.dumps(plan.to_json()).encode() + b"\n" + code)
+    return plan, code
+
+
+def plan_text(
+    compiler: Compiler, root: str, places: Places, real: str, target: GpuTarget
+) -> tuple[plans.Plan, str]:
+    """The plan and the LLVM text of its kernels; a `CompileError` where the device cannot do it."""
+    from aotdiff.codegen.gpu.build import build
+    from aotdiff.codegen.gpu.places import Unsupported
+
+    try:
+        graph, name = device_graph(compiler, root, places, real)
+        plan, module = build(graph, name, target, compiler.codegen_options())
+        return plan, module.text()
+    except Unsupported as error:
+        raise _refused(compiler, error.message, error.loc) from None
+
+
+def device_graph(compiler: Compiler, root: str, places: Places, real: str) -> tuple[Graph, str]:
+    """The optimised graph of one function, without calls."""
+    from aotdiff.passes.pipeline import run
+    from aotdiff.runtime.compiler import subset
+
+    graph, name = compiler.derivative(root, places, real)
+    run(graph, ("inline-rules-kept",))
+    compiler.expand(graph)
+    graph = subset(graph, [name])
+    run(graph, ("strip", "inline-all"))
+    graph = subset(graph, [name])
+    _no_calls(graph, name)
+    compiler.optimize(graph)
+    return graph, name
+
+
+def _no_calls(graph: Graph, name: str) -> None:
+    """Refuse recursion, at the function that recurses."""
+    from aotdiff.codegen.gpu.places import Unsupported
+
+    for op in graph.funcs[name].body.walk():
+        if op.name == "call":
+            callee = graph.funcs[op.attrs["callee"]]
+            shown = callee.name.removesuffix(".f64").removesuffix(".f32")
+            raise Unsupported(f"{shown} calls itself: recursion does not run on a device", callee.loc or op.loc)
+
+
+def _refused(compiler: Compiler, message: str, loc: Loc | None) -> Exception:
+    from aotdiff.frontend.diagnostics import CompileError, Diagnostic
+
+    path, line, column = (loc.path, loc.line, loc.column) if loc else (compiler.source.path, 1, 1)
+    text = compiler.program().sources.get(path, "").splitlines()
+    shown = text[line - 1] if 0 < line <= len(text) else None
+    return CompileError([Diagnostic(path, line, column, (line, column + 1), message, source_line=shown)])

@@ -1,0 +1,194 @@
+"""Which work the host does itself, which it controls, and which scalars therefore live on the device.
+
+- A `par` is worth a kernel of its own unless it has few iterations, known when compiling.
+- A structured operation around such a `par` is controlled by the host: it runs its loops and branches. So is one
+  that does nothing but arithmetic of integers the host has (sizes), and one whose results have sizes that only running
+  it can tell. Any other operation runs in one thread of the device, together with its neighbours.
+- A scalar lives on the host if it is a constant, a size, a parameter, or made of such by operations the host has.
+"""
+
+from __future__ import annotations
+
+import math
+
+from aotdiff.codegen.gpu.plan import HOST_OPS
+
+from aotdiff.ir.graph import Func, Op, Region, Value
+from aotdiff.ir.ops import SCALAR_OPS
+from aotdiff.ir.types import Acc, Array, Record, Scalar, dims_of, element_of
+from aotdiff.passes.facts import ArgOwners, Sizes, constant
+
+FEW = 64  # iterations that one thread may as well do
+_STRUCTURED = ("for", "while", "if", "withacc")
+
+
+class Residence:
+    """`device`: scalars in device memory. `control`: structured operations that the host runs."""
+
+    def __init__(self, func: Func):
+        self.device: set[Value] = set()
+        self.control: set[Op] = set()
+        self.sizes = Sizes(ArgOwners.of(func.body))
+        self._worth: dict[Op, bool] = {}
+        self._changed = True
+        while self._changed:
+            self._changed = False
+            self._region(func.body)
+
+    def is_host(self, op: Op) -> bool:
+        """Whether the host does this operation without a kernel."""
+        if op.name in SCALAR_OPS:
+            return op.results[0] not in self.device
+        if op.name == "check":
+            return op.operands[0] not in self.device
+        return op.name in ("dim", "shaped", "reshape", "stop_gradient", "undef", "record_make", "record_unpack")
+
+    def worth(self, op: Op) -> bool:
+        """Whether there is a `par` in it that is worth a kernel."""
+        found = self._worth.get(op)
+        if found is None:
+            found = op.name == "par" and not _few(op)
+            found = found or any(self.worth(inner) for r in op.regions for inner in r.ops if inner.regions)
+            self._worth[op] = found
+        return found
+
+    # The fixpoint -----------------------------------------------------------------------------------------
+
+    def _region(self, region: Region) -> None:
+        for op in region.ops:
+            self._op(op)
+
+    def _op(self, op: Op) -> None:
+        if op.name in SCALAR_OPS:
+            if op.name != "const" and (op.name not in HOST_OPS or any(v in self.device for v in op.operands)):
+                self._mark(op.results[0])
+        elif op.name == "stop_gradient":
+            self._join(op.results[0], op.operands[0])
+        elif op.name in _STRUCTURED and self._is_control(op):
+            self.control.add(op)
+            _CONTROL[op.name](self, op)
+        elif op.name == "record_unpack":
+            _unpacked(self, op)
+        elif op.name not in ("dim", "undef"):
+            self.control.discard(op)
+            for result in op.results:
+                self._mark(result)
+
+    def _mark(self, value: Value) -> None:
+        if isinstance(value.type, Scalar) and value not in self.device:
+            self.device.add(value)
+            self._changed = True
+
+    def _join(self, value: Value, source: Value) -> None:
+        if source in self.device:
+            self._mark(value)
+
+    def _if(self, op: Op) -> None:
+        for region in op.regions:
+            self._region(region)
+            for result, value in zip(op.results, region.yielded, strict=True):
+                self._join(result, value)
+
+    def _loop(self, op: Op) -> None:
+        first, carries = (1 if op.name == "for" else 0), op.attrs["carries"]
+        for c in range(carries):
+            args = [region.args[1 + c] for region in op.regions]
+            for source in (op.operands[first + c], op.regions[-1].ops[-1].operands[c], *args):
+                for value in (op.results[c], *args):
+                    self._join(value, source)
+        for region in op.regions:
+            self._region(region)
+        for c in range(carries):
+            value = op.regions[-1].yielded[c]
+            for target in (op.results[c], *(region.args[1 + c] for region in op.regions)):
+                self._join(target, value)
+
+    def _withacc(self, op: Op) -> None:
+        inits = len(op.operands)
+        for result in op.results[:inits]:
+            self._mark(result)
+        self._region(op.regions[0])
+        for result, value in zip(op.results[inits:], op.regions[0].yielded, strict=True):
+            self._join(result, value)
+
+    # Who runs a structured operation ----------------------------------------------------------------------
+
+    def _is_control(self, op: Op) -> bool:
+        if self.worth(op) or not self.sizes_known(op):
+            return True
+        return self._of_integers(op)
+
+    def sizes_known(self, op: Op) -> bool:
+        """Whether the sizes of all results follow from what is known before the operation runs."""
+        if op.name == "while" and op.attrs["kinds"]:
+            return False
+        inside: set[Value] | None = None
+        for result in op.results:
+            if isinstance(element_of(result.type), Record):
+                return False
+            for axis, known in enumerate(dims_of(result.type)):
+                if known is not None:
+                    continue
+                size = self.sizes.size(result, axis)
+                if isinstance(size, int):
+                    continue
+                root = size if isinstance(size, Value) else size[0]
+                inside = _inside(op) if inside is None else inside
+                if root in inside:
+                    return False
+        return True
+
+    def _of_integers(self, op: Op) -> bool:
+        """Whether it is arithmetic of integers that the host has, and nothing else."""
+        if not all(_is_integer(v) for v in op.results) or not op.results:
+            return False
+        inside = _inside(op)
+        for region in op.regions:
+            for inner in region.walk():
+                for v in inner.operands:
+                    if v not in inside and (v in self.device or (inner.name != "dim" and not _is_integer(v))):
+                        return False
+                if inner.name in ("yield", "dim", "const"):
+                    continue
+                if inner.name not in HOST_OPS and inner.name not in ("if", "for", "while", "check"):
+                    return False
+                if not all(_is_integer(v) for v in inner.results):
+                    return False
+        return not any(v in self.device for v in op.operands)
+
+
+_CONTROL = {"if": Residence._if, "for": Residence._loop, "while": Residence._loop, "withacc": Residence._withacc}
+
+
+def _unpacked(residence: Residence, op: Op) -> None:
+    """Fields of a record that was made here live where they lived."""
+    made = op.operands[0].op
+    if made is not None and made.name == "record_make":
+        for result, value in zip(op.results, made.operands, strict=True):
+            residence._join(result, value)
+
+
+def _is_integer(value: Value) -> bool:
+    return isinstance(value.type, Scalar) and value.type.kind in ("i64", "bool")
+
+
+def _few(op: Op) -> bool:
+    """Whether a `par` has few iterations for sure."""
+    sizes = [constant(v) for v in op.operands[: op.attrs["rank"]]]
+    return all(s is not None for s in sizes) and math.prod(max(s, 0) for s in sizes) <= FEW
+
+
+def _inside(op: Op) -> set[Value]:
+    """Values defined by the operation or inside it."""
+    found = set(op.results)
+    for region in op.regions:
+        found.update(region.args)
+        for inner in region.walk():
+            found.update(inner.results)
+            for nested in inner.regions:
+                found.update(nested.args)
+    return found
+
+
+def has_memory(value: Value) -> bool:
+    return isinstance(value.type, (Array, Acc, Record))
