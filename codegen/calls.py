@@ -200,7 +200,7 @@ class InternalEmitter(FunctionEmitter):
         limit = self.load("i64", self.bytes_at("%ctx", context.STACK_LIMIT))
         label = self.label("deep")
         self.cold.append(f"{label}:")
-        name = self.func.name.removesuffix(".f64").removesuffix(".f32")  # what a library adds
+        name = self.func.name.partition(".")[0]  # the rest is ours: which derivative, for which `real`
         message = f"recursion too deep in `{name}`"
         self.cold += ["  " + t for t in self.report("RecursionError", self.func.loc, message)]
         self.unless(self.op(f"icmp ult i64 {here}, {limit}"), label)

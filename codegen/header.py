@@ -10,6 +10,7 @@ from aotdiff.codegen.context import KIND_NUMBERS, KINDS
 from aotdiff.codegen.cstate import WRONG_PROCESSOR
 from aotdiff.codegen.names import ascii_spelling, unique_names
 
+_TOGETHER = "\x00"  # a space where no line may end
 _C_TYPES = {"f64": "double", "f32": "float", "i64": "int64_t", "bool": "uint8_t"}
 
 
@@ -65,9 +66,11 @@ def _declaration(f: CFunction) -> str:
 
 
 def _wrapped(head: str, args: Sequence[str]) -> str:
-    """A declaration in lines of a length to read."""
-    text = f"{head}({', '.join(args) or 'void'});"
-    return textwrap.fill(text, 110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    """A declaration in lines of a length to read, broken between parameters."""
+    together = [part.replace(" ", _TOGETHER) for part in (head, *args)]
+    text = f"{together[0]}({', '.join(together[1:]) or 'void'});"
+    lines = textwrap.fill(text, 110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return lines.replace(_TOGETHER, " ")
 
 
 def _parameter(p: CArgument, name: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aotdiff.codegen import CArgument, CFunction, driver, library_llvm, unique_names
+from aotdiff.codegen.bufferize import recursive_functions
 from aotdiff.codegen.header import header
 from aotdiff.codegen.target import required_features
 from aotdiff.codegen.text import ascii_name, c_string
@@ -173,26 +174,31 @@ def _c_function(entry: Entry, graph: Graph | None) -> CFunction:
     if f.path:
         doc += f"\n{Path(f.path).name}:{f.line}"
     if graph is not None:
-        doc += f"\nerrors: {', '.join(_errors(graph, entry.native))}"
+        sized = bool(CFunction(entry.c_name, entry.native, flat, results).size_names())
+        doc += f"\nerrors: {', '.join(_errors(graph, entry.native, sized))}"
     return CFunction(entry.c_name, entry.native, flat, results, doc, extra=extra)
 
 
-def _errors(graph: Graph, name: str) -> list[str]:
-    """Kinds of errors that a function gives, with the lines they are about."""
-    found: dict[str, set[int]] = {}
-    pending, done = [name], set()
+def _errors(graph: Graph, name: str, sized: bool) -> list[str]:
+    """Kinds of errors that a function gives, with the lines of its own file that they are about.
+
+    `sized`: it takes sizes, and refuses negative ones.
+    """
+    found: dict[str, set[int]] = {"MemoryError": set()} | ({"ValueError": set()} if sized else {})
+    own = graph.funcs[name].loc
+    pending, reached = [name], {name: None}
     while pending:
-        func = graph.funcs[pending.pop()]
-        if func.name in done:
-            continue
-        done.add(func.name)
-        for op in func.body.walk():
+        for op in graph.funcs[pending.pop()].body.walk():
             if op.name == "check":
-                found.setdefault(op.attrs["kind"], set()).update([op.loc.line] if op.loc else [])
-            elif "callee" in op.attrs:
+                ours = op.loc is not None and own is not None and op.loc.path == own.path
+                found.setdefault(op.attrs["kind"], set()).update([op.loc.line] if ours and op.loc else [])
+            elif "callee" in op.attrs and op.attrs["callee"] not in reached:
+                reached[op.attrs["callee"]] = None
                 pending.append(op.attrs["callee"])
-    kinds = [f"{kind} (line {', '.join(map(str, sorted(lines)))})" if lines else kind for kind, lines in found.items()]
-    return [*sorted(kinds), "MemoryError"]
+    if recursive_functions(graph, list(reached)):
+        found["RecursionError"] = set()
+    return [f"{kind} (line {', '.join(map(str, sorted(lines)))})" if lines else kind
+            for kind, lines in sorted(found.items())]  # fmt: skip
 
 
 def _result_names(entry: Entry) -> list[str]:

@@ -1,7 +1,8 @@
 """Functions as C calls them, in memory: for ctypes and numba.
 
-Parameters in order (arrays as pointers), then each size name once, then results, tuples flattened; see the header of a
-built library. Each calling thread has a workspace, given back when it ends.
+The parameters of the function in order (arrays as pointers), then each size name once, then what a derivative takes
+besides, then results, tuples flattened: as in the header of a built library. Each calling thread has a workspace, given
+back when it ends.
 """
 
 from __future__ import annotations
@@ -10,17 +11,11 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from aotdiff.runtime.interface import Interface, Kind, leaves
+from aotdiff.runtime.prototype import CEntry
 
 if TYPE_CHECKING:
     from aotdiff.codegen.cabi import CArgument, CFunction
     from aotdiff.codegen.loader import Native
-
-_SCALARS: dict[str, Any] = {
-    "f64": ctypes.c_double,
-    "f32": ctypes.c_float,
-    "i64": ctypes.c_int64,
-    "bool": ctypes.c_uint8,
-}
 
 
 def c_arguments(name: str, kind: Kind) -> list[CArgument]:
@@ -32,30 +27,19 @@ def c_arguments(name: str, kind: Kind) -> list[CArgument]:
     return [CArgument(n, leaf.element, leaf.sizes) for n, leaf in zip(names, parts, strict=True)]
 
 
-def c_function(name: str, native: str, f: Interface) -> CFunction:
-    """The C entry `name` of a whole interface."""
+def c_function(name: str, native: str, f: Interface, own: int) -> CFunction:
+    """The C entry `name` of an interface whose first `own` parameters are the exported function's."""
     from aotdiff.codegen.cabi import CFunction
 
-    parameters = [argument for p in f.parameters for argument in c_arguments(p.name, p.kind)]
-    return CFunction(name, native, tuple(parameters), tuple(c_arguments("out", f.result)))
+    parameters = [c_arguments(p.name, p.kind) for p in f.parameters]
+    flat = tuple(argument for arguments in parameters for argument in arguments)
+    return CFunction(name, native, flat, tuple(c_arguments("out", f.result)), extra=sum(map(len, parameters[own:])))
 
 
-class CEntry:
-    """The C entry of one function: its address, and a ctypes function."""
-
-    def __init__(self, code: Native, interface: Interface) -> None:
-        self.code = code
-        self.address = code.address("c_entry")
-        ctypes.CFUNCTYPE(None, ctypes.c_uint)(code.address("set_key"))(_thread_key(code))
-        function = c_function("entry", "entry", interface)
-        types: list[Any] = [_type(argument.element, bool(argument.sizes)) for argument in function.parameters]
-        types += [ctypes.c_int64] * len(function.size_names())
-        types += [_type(argument.element, True) for argument in function.results]
-        self.function = ctypes.CFUNCTYPE(ctypes.c_int, *types)(self.address)
-
-
-def _type(element: str, pointer: bool) -> Any:
-    return ctypes.POINTER(_SCALARS[element]) if pointer else _SCALARS[element]
+def in_memory(code: Native, interface: Interface, own: int) -> CEntry:
+    """The C entry of code that `cabi.in_memory` made."""
+    ctypes.CFUNCTYPE(None, ctypes.c_uint)(code.address("set_key"))(_thread_key(code))
+    return CEntry(code.address("c_entry"), interface, own, code)
 
 
 _key: ctypes.c_uint | None = None

@@ -10,6 +10,7 @@ from typing import Any
 
 from aotdiff.runtime.function import Chain, Function, rebuild
 from aotdiff.runtime.interface import Interface
+from aotdiff.runtime.prototype import CEntry
 
 
 class Collection:
@@ -35,7 +36,7 @@ class Collection:
         """Binder and native code of a function or of one of its derivatives."""
         raise NotImplementedError
 
-    def _c_entry(self, root: str, chain: Chain, interface: Interface, real: str) -> Any:
+    def _c_entry(self, root: str, chain: Chain, interface: Interface, real: str) -> CEntry:
         """The function as C calls it."""
         raise NotImplementedError
 

@@ -260,8 +260,8 @@ class Compiler:
             wrapper = fastcall_text.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
         return text + (wrapper or ""), wrapper is not None
 
-    def c_entry_code(self, root: str, places: Places, interface: Interface, real: str) -> ObjectCode:
-        """Object code with a C entry, for `Function.address`."""
+    def c_entry_code(self, root: str, places: Places, interface: Interface, real: str, own: int) -> ObjectCode:
+        """Object code with a C entry, for `Function.address`; `own` is as in `c_function`."""
         from aotdiff.codegen import cabi, driver
         from aotdiff.runtime.centry import c_function
 
@@ -271,7 +271,7 @@ class Compiler:
             if found is None:
                 graph, name = self.optimized(root, places, real)
                 text = driver.emit_llvm(graph, [name], self.codegen_options(), scratch=True)
-                entry = c_function("aotdiff.c_entry", name, interface)
+                entry = c_function("aotdiff.c_entry", name, interface, own)
                 text += cabi.in_memory([entry])
                 found = driver.object_from(text, self.codegen_options())
                 cache.put(key, found)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aotdiff.runtime.collection import Collection
     from aotdiff.runtime.compiler import Compiler
     from aotdiff.runtime.native import Native
+    from aotdiff.runtime.prototype import CEntry
 
 Wrt = str | Sequence[str] | None
 Chain = tuple[tuple[str, tuple[str, ...], bool], ...]  # form, names, whether wrt was a tuple: innermost first
@@ -120,7 +121,10 @@ class Function(fastcall.base_type()):
 
     @property
     def address(self) -> int:
-        """Address of the function as C calls it: `int f(parameters..., sizes..., results...)`, 0 for success."""
+        """Address of the function as C calls it; it gives 0 for success.
+
+        `int f(parameters..., sizes..., cotangents..., results...)`: as in the header that `aotdiff build` writes.
+        """
         return self._c_entry().address
 
     @property
@@ -128,7 +132,7 @@ class Function(fastcall.base_type()):
         """The same as a ctypes function, which numba can call too."""
         return self._c_entry().function
 
-    def _c_entry(self) -> Any:
+    def _c_entry(self) -> CEntry:
         real = self._module._default_real
         made = self.__dict__.get("_c")
         if made is None:

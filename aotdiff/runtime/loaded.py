@@ -23,6 +23,7 @@ from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.function import Chain
 from aotdiff.runtime.interface import Interface, Leaf, derive, float_part, float_results, from_json, leaves, wrt_leaves
 from aotdiff.runtime.native import Native
+from aotdiff.runtime.prototype import CEntry
 
 Values = Sequence[Any]
 Call = Callable[..., list[Any]]
@@ -119,6 +120,17 @@ class Library(Collection):
             forms = " of ".join(form for form, _, _ in reversed(chain))
             raise NotBuilt(f"{self._path} has no {forms} of {root}: {self._remedy(root, chain)}")
         return Binder(instance), Composed(made.value)
+
+    def _c_entry(self, root: str, chain: Chain, interface: Interface, real: str) -> CEntry:
+        """The function as C calls it, where the library exports it to C."""
+        f = self._exports[root].interface
+        entries = self._entries[root].get(real, {})
+        for end, known in built_chains(f, 2).items():
+            if known == chain and end in entries:
+                return CEntry(self._address(entries[end]["c"]), interface, len(f.parameters), self._code)
+        names = ", ".join(entry["c"] for entry in entries.values())
+        raise NotBuilt(f"{self._path} has no C function for {' of '.join(c[0] for c in reversed(chain))} of {root}: "
+                       f"it has {names}; {self._remedy(root, chain)}")  # fmt: skip
 
     def _remedy(self, root: str, chain: Chain) -> str:
         order = self._data["order"]

@@ -9,13 +9,14 @@ from typing import Any
 from aotdiff.codegen.loader import load as load_object
 from aotdiff.runtime import cache, interrupt
 from aotdiff.runtime.binding import Binder
-from aotdiff.runtime.centry import CEntry
+from aotdiff.runtime.centry import in_memory
 from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.compiler import Compiler, Options, Source, read_source
 from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.interface import Interface
 from aotdiff.runtime.loaded import Library
 from aotdiff.runtime.native import Native
+from aotdiff.runtime.prototype import CEntry
 
 
 class Module(Collection):
@@ -57,12 +58,12 @@ class Module(Collection):
         fast = loaded.address(f"fast.{code.symbol}") if code.fast else 0
         return Binder(instance), Native(loaded.address(code.symbol), fast, instance, loaded, code.reads)
 
-
     def _c_entry(self, root: str, chain: Chain, interface: Interface, real: str) -> CEntry:
         """The function as C calls it."""
-        places = chain_places(self._exports[root].interface, chain)
-        code = self._compiler.c_entry_code(root, places, interface, real)
-        return CEntry(load_object(code.data), interface)
+        export = self._exports[root].interface
+        own = len(export.parameters)
+        code = self._compiler.c_entry_code(root, chain_places(export, chain), interface, real, own)
+        return in_memory(load_object(code.data), interface, own)
 
 
 def _interrupt_code() -> Callable[[str], int]:

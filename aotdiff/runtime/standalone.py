@@ -15,8 +15,8 @@ from aotdiff.runtime.build import Plan
 
 # In the order of their imports.
 _PARTS = (
-    "context", "errors", "interface", "convert", "sizes", "interrupt", "native", "binding", "fastcall", "function",
-    "collection", "loaded",
+    "context", "errors", "interface", "convert", "sizes", "interrupt", "native", "binding", "fastcall", "prototype",
+    "function", "collection", "loaded",
 )  # fmt: skip
 
 _TEMPLATE = '''\
