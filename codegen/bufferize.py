@@ -44,7 +44,7 @@ class Uses:
 
     sizes: Sizes
     last: dict[Region, dict[Value, int]] = field(default_factory=dict)
-    captures: dict[Op, frozenset[Value]] = field(default_factory=dict)
+    captures: dict[Op, tuple[Value, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Flow:
     origin: dict[Value, Value | None]
     inplace: set[tuple[Op, int]]
     last_use: dict[Region, dict[Value, int]]
-    captures: dict[Op, frozenset[Value]]
+    captures: dict[Op, tuple[Value, ...]]
     overwrites: dict[Value, Value] = field(default_factory=dict)
 
 
@@ -308,7 +308,7 @@ def _add_uses(region: Region, uses: Uses) -> dict[Value, None]:
             inner: dict[Value, None] = {}
             for r in op.regions:
                 inner.update(_add_uses(r, uses))
-            uses.captures[op] = frozenset(inner)
+            uses.captures[op] = tuple(inner)  # in order: the text must not depend on hashes
             for value in inner:
                 last[value] = k
     uses.last[region] = last

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aotdiff.codegen import context
-from aotdiff.codegen.cstate import IN_MEMORY, REFUSED, WRONG_PROCESSOR, library_state, processor_check
+from aotdiff.codegen.cstate import IN_MEMORY, REFUSED, library_state
+from aotdiff.codegen.processor import WRONG_PROCESSOR, processor_check
 from aotdiff.codegen.text import Text, c_string, symbol
 from aotdiff.codegen.values import MEMORY_TYPES, SIZES
 
@@ -292,7 +293,7 @@ entry:"""
 def wrappers(functions: Sequence[CFunction], triple: str = "", features: Sequence[str] = ()) -> str:
     """LLVM IR of the entries of a library, to be added to the text of the module that has their native entries.
 
-    features: what the processor must have (x86); entries check it, and are themselves code for any processor.
+    features: what the processor must have; entries check it, and are themselves code for any processor.
     """
     check = processor_check(triple, features)
     return _all(functions, library_state(triple) + check, True, bool(check))

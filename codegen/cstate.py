@@ -1,15 +1,11 @@
-"""What C entries share: contexts per thread or in memory of the caller, error texts, the check of the processor."""
+"""What C entries share: contexts per thread or in memory of the caller, error texts."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from aotdiff.codegen import context
 from aotdiff.codegen.context import BUMP, BUMP_END, INTERRUPT, KEEP, LINE, MESSAGE, MESSAGE_SIZE, SIZE
 from aotdiff.codegen.system import at_exit
-from aotdiff.codegen.text import c_string
 
-WRONG_PROCESSOR = 9  # the status where the processor lacks what the code needs
 _PLACE = (SIZE + 63) & -64  # of a context in memory of the caller
 
 PLACED = f"""
@@ -175,79 +171,3 @@ define internal i32 @aotdiff.refused(ptr %ctx, i32 %code, ptr %text) noinline no
 }}
 declare ptr @strncpy(ptr, ptr, i64)
 """
-
-
-# The processor ------------------------------------------------------------------------------------------------------
-
-# Feature: leaf of cpuid, register (0 to 3: eax, ebx, ecx, edx), bit. All of these also need the system's support for
-# the registers (xgetbv).
-_BITS = {
-    "avx": (1, 2, 28), "fma": (1, 2, 12), "avx2": (7, 1, 5), "bmi1": (7, 1, 3), "bmi2": (7, 1, 8),
-    "avx512f": (7, 1, 16), "avx512dq": (7, 1, 17), "avx512cd": (7, 1, 28), "avx512bw": (7, 1, 30),
-    "avx512vl": (7, 1, 31),
-}  # fmt: skip
-_CPUID = '"cpuid", "={ax},={bx},={cx},={dx},0,2,~{dirflag},~{fpsr},~{flags}"'
-_GENERIC = 'attributes #1000 = { nounwind "target-cpu"="x86-64" "target-features"="" }'
-
-
-def processor_check(triple: str, features: Sequence[str]) -> str:
-    """LLVM text of `i1 aotdiff.fits()`: whether the processor can run the code, with the error text if not."""
-    known = [f for f in features if f in _BITS]
-    if not known or not triple.startswith(("x86_64", "amd64")):
-        return ""
-    masks: dict[tuple[int, int], int] = {}
-    for feature in known:
-        leaf, register, bit = _BITS[feature]
-        masks[leaf, register] = masks.get((leaf, register), 0) | 1 << bit
-    masks[1, 2] = masks.get((1, 2), 0) | 1 << 27  # osxsave, which xgetbv needs
-    state = 0xE6 if any(f.startswith("avx512") for f in known) else 6
-    text = f"this library needs a processor with {', '.join(known)}: rebuild there, or with --cpu generic"
-    literal, size = c_string(text)
-    steps = []
-    for n, ((leaf, register), mask) in enumerate(sorted(masks.items())):
-        steps.append(f"""
-  %leaf{n} = call {{ i32, i32, i32, i32 }} asm {_CPUID}(i32 {leaf}, i32 0)
-  %bits{n} = extractvalue {{ i32, i32, i32, i32 }} %leaf{n}, {register}
-  %have{n} = and i32 %bits{n}, {_signed(mask)}
-  %all{n} = icmp eq i32 %have{n}, {_signed(mask)}
-  br i1 %all{n}, label %next{n}, label %bad
-next{n}:""")
-    return f"""
-@aotdiff.processor = internal global i8 0
-@aotdiff.wants = private unnamed_addr constant [{size} x i8] {literal}
-{_GENERIC}
-
-define internal i1 @aotdiff.fits() nounwind #1000 {{
-  %known = load i8, ptr @aotdiff.processor
-  %fine = icmp eq i8 %known, 1
-  br i1 %fine, label %good, label %ask, !prof !0
-good:
-  ret i1 true
-ask:
-  %asked = call i1 @aotdiff.ask_processor()
-  ret i1 %asked
-}}
-
-define internal i1 @aotdiff.ask_processor() noinline nounwind #1000 {{
-  %top = call {{ i32, i32, i32, i32 }} asm {_CPUID}(i32 0, i32 0)
-  %leaves = extractvalue {{ i32, i32, i32, i32 }} %top, 0
-  %enough = icmp uge i32 %leaves, 7
-  br i1 %enough, label %first, label %bad
-first:{"".join(steps)}
-  %state = call {{ i32, i32 }} asm "xgetbv", "={{ax}},={{dx}},{{cx}}"(i32 0)
-  %low = extractvalue {{ i32, i32 }} %state, 0
-  %saved = and i32 %low, {state}
-  %whole = icmp eq i32 %saved, {state}
-  br i1 %whole, label %good, label %bad
-good:
-  store i8 1, ptr @aotdiff.processor
-  ret i1 true
-bad:
-  call void @aotdiff.say(i32 {WRONG_PROCESSOR}, ptr @aotdiff.wants)
-  ret i1 false
-}}
-"""
-
-
-def _signed(mask: int) -> int:
-    return mask - (1 << 32) if mask >> 31 else mask

@@ -16,23 +16,17 @@ from aotdiff.codegen import target as targets
 from aotdiff.codegen.cabi import CFunction
 from aotdiff.codegen.loader import LOCK, CodegenError, Native, Options, load, target_machine
 from aotdiff.codegen.module import ModuleText
+from aotdiff.codegen.processor import host_features, required_features
 from aotdiff.codegen.system import fitted
 
 from aotdiff.ir.graph import Module
 
-_AVX2 = ("x86-64-v3", "haswell", "broadwell", "skylake", "alderlake", "raptorlake", "znver1", "znver2", "znver3")
-_AVX512 = (
-    "x86-64-v4", "skylake-avx512", "skx", "cascadelake", "icelake-client", "icelake-server", "sapphirerapids",
-    "emeraldrapids", "graniterapids", "znver4", "znver5",
-)  # fmt: skip
 
-
-def _feature_set(options: Options, triple: str) -> dict[str, bool]:
+def _feature_set(options: Options) -> dict[str, bool]:
     """Features that decide which vector functions may be called."""
     if options.cpu == "native" and options.triple is None:
-        return targets.host_features()
-    wide = options.cpu in _AVX512
-    return {"sse2": True, "avx2": wide or options.cpu in _AVX2, "avx512f": wide, "neon": True}
+        return host_features()
+    return {"sse2": True, "neon": True} | dict.fromkeys(required_features(options.cpu, options.triple), True)
 
 
 def exported(module: Module, exports: Sequence[str] | None) -> list[str]:
@@ -48,7 +42,7 @@ def emit_llvm(
     """LLVM IR as emitted, before LLVM's own optimisation; with `scratch`, the allocator is there for added text."""
     options = options or Options()
     triple = options.triple or llvm.get_process_triple()
-    target = targets.CpuTarget(triple, _feature_set(options, triple), options.vector_math)
+    target = targets.CpuTarget(triple, _feature_set(options), options.vector_math)
     text = ModuleText(module, target, options)
     if scratch:
         text.need("aot.alloc")
@@ -61,7 +55,7 @@ def library_llvm(module: Module, functions: Sequence[CFunction], options: Option
     names = list(dict.fromkeys(f.native for f in functions))
     triple = options.triple or llvm.get_process_triple()
     text = emit_llvm(module, names, options, scratch=True)
-    text += cabi.wrappers(functions, triple, targets.required_features(options.cpu, options.triple))
+    text += cabi.wrappers(functions, triple, required_features(options.cpu, options.triple))
     return fitted(text, triple)
 
 

@@ -446,7 +446,7 @@ class FunctionEmitter(ScalarText):
                 del scope.owned[buffer]
                 self.free(buffer)
 
-    def _add_buffers(self, found: dict[Buffer, None], values: Sequence[Value] | frozenset[Value]) -> None:
+    def _add_buffers(self, found: dict[Buffer, None], values: Sequence[Value]) -> None:
         for value in values:
             what = self.env.get(value)
             if isinstance(what, Ref) and what.buffer is not None:
@@ -505,15 +505,11 @@ class FunctionEmitter(ScalarText):
     def dying_captures(self, op: Op) -> list[Buffer]:
         """Owned buffers that the regions of the current operation use last (and its operands do not)."""
         found: dict[Buffer, None] = {}
-        self._add_buffers(found, sorted(self.flow.captures.get(op, ()), key=self._order))
+        self._add_buffers(found, self.flow.captures.get(op, ()))
         operands: dict[Buffer, None] = {}
         self._add_buffers(operands, op.operands)
         scope = self.scope
         return [b for b in found if b in scope.owned and b not in operands and self.is_dead(b, scope)]
-
-    def _order(self, value: Value) -> str:
-        found = self.env[value]
-        return found.ptr if isinstance(found, Ref) else ""
 
     # Errors ---------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from aotdiff.codegen.cabi import CArgument, CFunction, size_text
 from aotdiff.codegen.context import KIND_NUMBERS, KINDS
-from aotdiff.codegen.cstate import WRONG_PROCESSOR
 from aotdiff.codegen.names import ascii_spelling, unique_names
+from aotdiff.codegen.processor import WRONG_PROCESSOR
 
 _TOGETHER = "\x00"  # a space where no line may end
 _C_TYPES = {"f64": "double", "f32": "float", "i64": "int64_t", "bool": "uint8_t"}

@@ -73,7 +73,7 @@ def new_machine(options: Options) -> llvm.TargetMachine:
     try:
         target = llvm.Target.from_triple(triple)
     except RuntimeError as error:
-        raise CodegenError(f"unknown target `{triple}`: {error}") from None
+        raise CodegenError(f"no machine {triple!r}: LLVM knows triples such as aarch64-unknown-linux-gnu") from error
     return target.create_target_machine(
         cpu=cpu, features=features_of(options), opt=options.opt, reloc="pic", codemodel="small"
     )

@@ -7,7 +7,6 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import llvmlite.binding as llvm
 from aotdiff.codegen import failure, memory, stack, system
 from aotdiff.codegen.loader import libmvec
 from aotdiff.codegen.values import LLVM_TYPES, Handle, llvm_type
@@ -42,21 +41,6 @@ _ARM = (VectorClass("n", 128, "neon"),)
 
 
 @functools.cache
-def host_features() -> dict[str, bool]:
-    return dict(llvm.get_host_cpu_features())
-
-
-_REQUIRED = ("avx", "avx2", "fma", "bmi1", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
-
-
-def required_features(cpu: str, triple: str | None) -> list[str]:
-    """Features that code for this machine's processor may use, as Linux names them; none where it is for any."""
-    if triple is not None or cpu != "native":
-        return []
-    return [name for name in _REQUIRED if host_features().get({"bmi1": "bmi"}.get(name, name))]
-
-
-@functools.cache
 def _has_vector(symbol: str) -> bool:
     find = libmvec()
     return find is not None and bool(find(symbol))  # type: ignore[operator]
@@ -79,7 +63,7 @@ class CpuTarget:
         self.triple = triple
         arch = triple.split("-")[0]
         classes = _X86 if arch in ("x86_64", "amd64") else _ARM if arch in ("aarch64", "arm64") else ()
-        usable = vector_math and "linux" in triple and platform.system() == "Linux"
+        usable = vector_math and system.system_of(triple) == "linux" and platform.system() == "Linux"
         self.vectors = tuple(c for c in classes if usable and features.get(c.feature, c.letter == "n"))
 
     def math(self, fe: ScalarText, name: str, kind: str, args: Sequence[str]) -> str:

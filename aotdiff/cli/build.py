@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotdiff.cli.common import UsageError, names_of, progress, write
+from aotdiff.cli.common import UsageError, names_of, progress, unreadable, write
 
 if TYPE_CHECKING:
     from aotdiff.codegen.driver import Options as CodeOptions
@@ -26,11 +26,12 @@ def add_commands(commands: Any) -> None:
     p.add_argument("-o", dest="folder", default=".", metavar="DIR", help="where the products go (default: here)")
     p.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     p.add_argument("--cpu", default="native", metavar="NAME", help="native (default), generic, or a processor's name")
-    p.add_argument("--triple", metavar="T", help="another machine, such as aarch64-linux-gnu (then --emit obj)")
+    p.add_argument("--triple", metavar="T", help="another machine, such as aarch64-linux-gnu or arm64-apple-macosx11")
     p.add_argument("--order", type=int, default=1, metavar="K", help="order of the derivatives built: 0, 1 or 2")
     p.add_argument("--real", default="f64", metavar="f32,f64", help="what real stands for (default f64)")
     p.add_argument("--arch", default="sm_80", help="GPU architecture, for --target cuda")
-    p.add_argument("--emit", default="so,header,py", metavar="so,obj,...", help=f"products: {', '.join(PRODUCTS)}")
+    emit = f"products: {', '.join(PRODUCTS)} (default so,header,py; obj,header for a --triple that is not Linux)"
+    p.add_argument("--emit", metavar="so,obj,...", help=emit)
     p.add_argument("-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation level (default 3)")
     p.add_argument("--fast-math", action="store_true", help="assume no NaN and no inf, reassociate freely")
     threads = "threads a call may use at most (calls of this version use one)"
@@ -48,12 +49,14 @@ def build(options: argparse.Namespace) -> int:
     products, reals = _checked(options)
     stem = Path(options.file).stem
     code = CodeOptions(options.opt, options.fast_math, options.cpu, options.triple)
+    _check_machine(code)
     made = plan(_compiler(options), options.order, reals)
+    _make_folder(Path(options.folder))
     for name, spelt in made.renamed:
         print(f"note: {name} is called {spelt} in C and Python", file=sys.stderr)
     try:
         with progress(f"building {stem}"):
-            for name, content in _contents(made, products, stem, code, Path(options.folder)):
+            for name, content in _contents(made, products, stem, code):
                 write(Path(options.folder, name), content)
     except LinkError as error:
         print(f"aotdiff build: {error}", file=sys.stderr)
@@ -62,7 +65,11 @@ def build(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    products, reals = names_of(options.emit), names_of(options.real)
+    from aotdiff.codegen.link import links
+
+    linked = links(options.triple)
+    usual = "so,header,py" if linked else "obj,header"
+    products, reals = names_of(usual if options.emit is None else options.emit), names_of(options.real)
     wrong = [p for p in products if p not in PRODUCTS]
     if wrong or not products:
         raise UsageError(f"--emit takes {', '.join(PRODUCTS)}, not {options.emit!r}")
@@ -70,11 +77,34 @@ def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
         raise UsageError(f"--real takes f64, f32 or both, not {options.real!r}")
     if options.order not in (0, 1, 2):
         raise UsageError("--order is 0, 1 or 2; export derivatives of higher order by name")
-    if options.triple is not None and {"so", "py"} & set(products):
-        raise UsageError("--triple makes objects: add --emit obj,header and link them there")
+    if not linked and {"so", "py"} & set(products):
+        raise UsageError("libraries are for Linux; for another system --emit obj,header, and link the object there")
     if options.target == "cuda" or {"ptx", "cuda-py"} & set(products):
         raise UsageError("GPU products are not part of this build")
     return tuple(dict.fromkeys(products)), tuple(dict.fromkeys(reals))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"-o takes a folder, and {folder} is a file") from None
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}") from None
+
+
+def _check_machine(code: CodeOptions) -> None:
+    """LLVM must know the triple and the processor."""
+    from aotdiff.codegen import CodegenError, driver
+    from aotdiff.codegen.processor import required_features
+
+    try:
+        if code.cpu in ("native", "generic"):
+            driver.target_machine(code)
+        else:
+            required_features(code.cpu, code.triple)
+    except CodegenError as error:
+        raise UsageError(str(error)) from None
 
 
 def _compiler(options: argparse.Namespace) -> Any:
@@ -83,13 +113,11 @@ def _compiler(options: argparse.Namespace) -> Any:
     try:
         source = read_source(options.file)
     except OSError as error:
-        raise UsageError(f"cannot read {options.file}: {error.strerror or error}") from None
+        raise unreadable(options.file, error) from None
     return Compiler(source, Options(options.target, options.opt, options.fast_math, threads=options.threads))
 
 
-def _contents(
-    made: Plan, products: tuple[str, ...], stem: str, code: CodeOptions, folder: Path
-) -> list[tuple[str, bytes | str]]:
+def _contents(made: Plan, products: tuple[str, ...], stem: str, code: CodeOptions) -> list[tuple[str, bytes | str]]:
     """Name and content of each product."""
     from aotdiff.codegen import driver
     from aotdiff.ir.printer import print_module
@@ -104,7 +132,8 @@ def _contents(
         return graph[name]
 
     def text() -> str:
-        return writers.llvm_text(made, code, stage("optimized"), stem if code.triple is None else None)
+        library = stem if code.triple is None or "so" in products else None
+        return writers.llvm_text(made, code, stage("optimized"), library)
 
     def binary() -> bytes:
         if "object" not in graph:
@@ -112,7 +141,7 @@ def _contents(
         return graph["object"]
 
     makers: dict[str, tuple[str, Callable[[], bytes | str]]] = {
-        "so": (f"{stem}.so", lambda: _linked(binary(), folder, stem)),
+        "so": (f"{stem}.so", lambda: _linked(binary(), stem, code.triple)),
         "obj": (f"{stem}.o", binary),
         "header": (f"{stem}.h", lambda: writers.header_text(made, stem, stage("optimized"))),
         "py": (f"{stem}.py", lambda: module_text(made, stem)),
@@ -125,12 +154,12 @@ def _contents(
     return [(makers[product][0], makers[product][1]()) for product in products]
 
 
-def _linked(data: bytes, folder: Path, stem: str) -> bytes:
+def _linked(data: bytes, stem: str, triple: str | None) -> bytes:
     """The shared library of object code."""
     import tempfile
 
     from aotdiff.codegen import shared_library
 
     with tempfile.TemporaryDirectory(prefix="aotdiff-") as place:
-        shared_library(data, Path(place, f"{stem}.so"))
+        shared_library(data, Path(place, f"{stem}.so"), triple)
         return Path(place, f"{stem}.so").read_bytes()

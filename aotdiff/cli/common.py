@@ -38,7 +38,13 @@ def open_module(path: str, **options: Any) -> Collection:
     try:
         return module.load(path) if path.endswith(".so") else module.compile(path, **options)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str, error: OSError) -> UsageError:
+    """What to say of a file that cannot be read."""
+    hint = f"; did you mean {path}.grad?" if os.path.exists(f"{path}.grad") else ""
+    return UsageError(f"cannot read {path}: {error.strerror or error}{hint}")
 
 
 def function_of(module: Collection, name: str) -> Function:
@@ -58,7 +64,13 @@ def names_of(text: str | None) -> tuple[str, ...]:
 
 def write(path: Path, content: bytes | str) -> None:
     """Write a file in one step: whoever reads it sees the old content or the new."""
-    data = content.encode() if isinstance(content, str) else content
+    try:
+        _write(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:

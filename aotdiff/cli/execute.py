@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from aotdiff.cli.common import UsageError, function_of, names_of, open_module, progress, report
+from aotdiff.cli.common import UsageError, function_of, names_of, open_module, progress, report, unreadable
 
 
 def add_commands(commands: Any) -> None:
@@ -44,7 +44,7 @@ def check(options: argparse.Namespace) -> int:
         try:
             program = load(path)
         except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+            raise unreadable(path, error) from None
         with contextlib.suppress(CompileError):
             check_program(program)
         found += program.diagnostics.items()
@@ -62,7 +62,7 @@ def _add_run(commands: Any) -> None:
 def _add_call(p: argparse.ArgumentParser) -> None:
     p.add_argument("file", metavar="FILE.grad")
     p.add_argument("function", metavar="FN")
-    p.add_argument("arguments", nargs="*", metavar="ARG", help=ARGUMENT_HELP)
+    p.add_argument("arguments", nargs="*", default=[], metavar="ARG", help=ARGUMENT_HELP)
     p.add_argument("-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation level (default 3)")
     p.add_argument("--fast-math", action="store_true", help="assume no NaN and no inf, reassociate freely")
     p.add_argument("--json", action="store_true", help="results and diagnostics as JSON")
@@ -163,6 +163,8 @@ def bench(options: argparse.Namespace) -> int:
     """Time value and gradient."""
     from aotdiff.cli.values import is_scalar_float
 
+    if not options.seconds > 0:
+        raise UsageError(f"--seconds takes a time above 0, not {options.seconds:g}")
     f = _opened(options)
     args = _given_or_random(f, options, draw=False)
     timed = {"value": f}

@@ -35,7 +35,7 @@ def add_commands(commands: Any) -> None:
     p = commands.add_parser(
         "opt", help="run passes on graph text", description="Read graph text, run passes, print it."
     )
-    p.add_argument("file", metavar="FILE.ssa", help="- for the standard input")
+    p.add_argument("file", nargs="?", metavar="FILE.ssa", help="- for the standard input")
     p.add_argument("--passes", default="", metavar="p1,p2", help="passes in order; see --list")
     p.add_argument("--print-after-all", action="store_true", help="print the graph after each pass")
     p.add_argument("--list", action="store_true", help="list the passes")
@@ -201,6 +201,8 @@ def opt(options: argparse.Namespace) -> int:
         width = max(map(len, known), default=0)
         print("\n".join(f"{name:{width}}  {p.sentence}" for name, p in known.items()))
         return 0
+    if options.file is None:
+        raise UsageError("name a file of graph text, - for the standard input, or --list")
     names = names_of(options.passes)
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -213,7 +215,7 @@ def opt(options: argparse.Namespace) -> int:
         graph = parse_module(text)
         verify(graph)
     except (ParseError, VerificationError) as error:
-        print(f"{options.file}: {error}", file=sys.stderr)
+        print(f"{options.file}:{error}", file=sys.stderr)
         return 1
     for name in names:
         pipeline.run(graph, [name])

@@ -28,7 +28,8 @@ def arguments(f: Interface, words: Sequence[str]) -> list[Any]:
         if name is None:
             name = next((n for n in positional if n not in given), None)
             if name is None:
-                raise UsageError(f"{f.name} takes {len(f.names)} arguments: {f}")
+                takes = f"{len(f.names)} argument{'' if len(f.names) == 1 else 's'}"
+                raise UsageError(f"{f.name} takes {takes}: {f}")
         if name in given:
             raise UsageError(f"{name} is given twice")
         given[name] = value(text)

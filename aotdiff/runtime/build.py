@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 from aotdiff.codegen import CArgument, CFunction, driver, library_llvm, unique_names
 from aotdiff.codegen.bufferize import recursive_functions
 from aotdiff.codegen.header import header
-from aotdiff.codegen.target import required_features
+from aotdiff.codegen.processor import required_features
 from aotdiff.codegen.text import ascii_name, c_string
+from aotdiff.ir.graph import Loc
 from aotdiff.ir.graph import Module as Graph
 from aotdiff.runtime import fastcall_text, gradients, interrupt
 from aotdiff.runtime.centry import c_arguments
@@ -57,7 +59,9 @@ class Plan:
 
 def plan(compiler: Compiler, order: int, reals: Sequence[str]) -> Plan:
     """What to build for a program."""
-    made = Plan(compiler, order, tuple(reals), compiler.interfaces())
+    main = compiler.source.path
+    interfaces = [replace(f, path=shown_path(f.path, main)) for f in compiler.interfaces()]
+    made = Plan(compiler, order, tuple(reals), interfaces)
     names = unique_names([f.name for f in made.interfaces])
     for f, name in zip(made.interfaces, names, strict=True):
         if name != f.name:
@@ -115,11 +119,33 @@ def graph_of(made: Plan, stage: str = "optimized") -> Graph:
         _rename(part, {name: f"{name}.{real}" for name in part.funcs} | tops)
         whole.funcs.update(part.funcs)
         whole.records.update(part.records)
+    _shorten_paths(whole, made.compiler.source.path)
     if stage != "lowered":
         made.compiler.expand(whole)
     if stage == "optimized":
         made.compiler.optimize(whole)
     return whole
+
+
+def _shorten_paths(graph: Graph, main: str) -> None:
+    """Products name files as seen from the program's folder: where it was, or we are, is nobody's business."""
+    known: dict[Loc, Loc] = {}
+
+    def shown(loc: Loc | None) -> Loc | None:
+        if loc is not None and loc not in known:
+            known[loc] = replace(loc, path=shown_path(loc.path, main))
+        return None if loc is None else known[loc]
+
+    for func in graph.funcs.values():
+        func.loc = shown(func.loc)
+        for op in func.body.walk():
+            op.loc = shown(op.loc)
+
+
+def shown_path(path: str, main: str) -> str:
+    """A path relative to the folder of the main file where it is inside, else the name alone."""
+    folder, place = Path(os.path.abspath(main)).parent, Path(os.path.abspath(path))
+    return place.relative_to(folder).as_posix() if place.is_relative_to(folder) else place.name
 
 
 def _with_forms(part: Graph, entries: list[Entry], made: Plan) -> dict[str, str]:
@@ -172,7 +198,7 @@ def _c_function(entry: Entry, graph: Graph | None) -> CFunction:
     flat = tuple(argument for arguments in parameters for argument in arguments)
     doc = f"{f.name}: {f}"
     if f.path:
-        doc += f"\n{Path(f.path).name}:{f.line}"
+        doc += f"\n{f.path}:{f.line}"
     if graph is not None:
         sized = bool(CFunction(entry.c_name, entry.native, flat, results).size_names())
         doc += f"\nerrors: {', '.join(_errors(graph, entry.native, sized))}"

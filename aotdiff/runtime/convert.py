@@ -157,7 +157,8 @@ def _array_converter(place: Place, leaf: Leaf) -> Converter:
             array = _as_array(place, value)
         if array.ndim != rank:
             wrong = ValueError if array.ndim and array.dtype.kind in "fiub" else TypeError
-            raise place.refuse(wrong, describe(value if np.ndim(array) == 0 else array), f"it has {rank} dimensions")
+            axes = f"{rank} dimension{'' if rank == 1 else 's'}"
+            raise place.refuse(wrong, describe(value if np.ndim(array) == 0 else array), f"an array of {axes}")
         if array.dtype != dtype:
             array = _convert_dtype(place, array, value, dtype)
         flags = array.flags

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotdiff.runtime.convert import Place, flatten
 from aotdiff.runtime.function import Function, _names
-from aotdiff.runtime.interface import Group, Kind, Leaf, float_part, float_results, leaves
+from aotdiff.runtime.interface import Group, Kind, Leaf, default_wrt, float_part, float_results, leaves
 
 _MODES = "reverse and forward differ"
 _SHOWN = 20  # rows of the table
@@ -78,7 +78,7 @@ def gradcheck(
     that do not agree.
     """
     if wrt is None:
-        names = tuple(p.name for p in f.parameters if float_part(p.kind) is not None)
+        names = tuple(p.name for p in f.parameters if float_part(p.kind) is not None) or default_wrt(f.interface)
     else:
         names = _names(f.interface, wrt)[0]
     check = _Check(f, rtol, atol, eps, seed)

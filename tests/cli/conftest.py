@@ -26,11 +26,12 @@ class Result:
 
 @pytest.fixture
 def cli(capsys, monkeypatch, tmp_path):
-    """Runs the command line in a folder with `ok.grad` and `wrong.grad`."""
+    """Runs the command line in a folder with `ok.grad`, `wrong.grad` and `counts.grad`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AOTDIFF_CACHE", str(tmp_path / "cache"))
     (tmp_path / "ok.grad").write_text(PROGRAM)
     (tmp_path / "wrong.grad").write_text(WRONG)
+    (tmp_path / "counts.grad").write_text("fn count(n: i64) -> i64 = n + 1\n")
 
     def run(*words):
         try:

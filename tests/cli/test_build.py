@@ -1,6 +1,7 @@
 """Libraries ahead of time: what `build` leaves, and its use from aotdiff, from Python alone and from C."""
 
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -230,6 +231,44 @@ def test_builds_are_reproducible(cli, tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+ONE_AFTER_ANOTHER = """\
+fn f(a: f64[n, n], b: f64[n], k: i64) -> f64 {
+    var x = solve(a, b)
+    for i in 0..k { if i % 2 == 0 { x = a @ x + b } else { x[i % n] = sum(x * b) } }
+    sum(x @ a) + logdet(a)
+}
+"""
+
+
+def test_builds_do_not_depend_on_hashes(cli, tmp_path):
+    """Objects of the compiler have other addresses, strings other hashes, in another process."""
+    (tmp_path / "f.grad").write_text(ONE_AFTER_ANOTHER)
+    made = set()
+    for seed in "123":
+        command = [sys.executable, "-m", "aotdiff", "build", "f.grad", "-o", seed, "--emit", "llvm"]
+        subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONHASHSEED": seed}, check=True)
+        made.add((tmp_path / seed / "f.ll").read_bytes())
+    assert len(made) == 1
+
+
+def test_products_do_not_say_where_they_were_made(cli, tmp_path):
+    """The same bytes from any folder, by any spelling of the path; files are named as seen from the program."""
+    made = []
+    for place in ("here", "there"):
+        (tmp_path / place / "parts").mkdir(parents=True)
+        (tmp_path / place / "parts" / "lib.grad").write_text("fn at(x: f64[n], i: i64) -> f64 = x[i]\n")
+        program = tmp_path / place / "main.grad"
+        text = 'import "parts/lib.grad"\nfn f(x: f64[n, n], i: i64) -> f64 = at(solve(x, x[0, :]), i)\n'
+        program.write_text(text + "export f\n")
+        given = program if place == "here" else f"{place}/../{place}/main.grad"
+        assert cli("build", given, "-o", place, "--emit", "so,header,py").status == 0
+        made.append([(tmp_path / place / f"main.{end}").read_bytes() for end in ("so", "h", "py")])
+    assert made[0] == made[1]
+    assert str(tmp_path).encode() not in made[0][0] and b"aotdiff/std" not in made[0][0]
+    with pytest.raises(IndexError, match=r"^parts/lib.grad:1: index 7"):
+        ad.load(tmp_path / "here" / "main.so").f(np.eye(2), 7)
+
+
 def test_failed_build_keeps_the_old_files(cli, tmp_path):
     assert cli("build", "ok.grad", "-o", "out").status == 0
     before = (tmp_path / "out" / "ok.so").read_bytes()
@@ -257,7 +296,13 @@ def test_renamed_is_said(cli, tmp_path):
         ["build", "ok.grad", "--emit", "exe"],
         ["build", "ok.grad", "--real", "f16"],
         ["build", "ok.grad", "--order", "3"],
-        ["build", "ok.grad", "--triple", "aarch64-linux-gnu"],
+        ["build", "ok.grad", "--triple", "nonsense"],
+        ["build", "ok.grad", "--triple", "arm64-apple-macosx11", "--emit", "so"],
+        ["build", "ok.grad", "--cpu", "nonsense"],
+        ["build", "ok.grad", "--triple", "aarch64-linux-gnu", "--cpu", "haswell"],
+        ["build", "ok.grad", "-o", "ok.grad"],
+        ["build", "ok.grad", "-o", "/proc/none"],
+        ["build", "ok"],
     ],
 )
 def test_wrong_command_lines(cli, words):

@@ -40,6 +40,10 @@ def test_version(cli):
         ["ops", "ad"],
         ["gradcheck", "ok.grad", "total"],
         ["graph", "ok.grad", "total", "-o", "x.png"],
+        ["graph", "ok.grad", "total", "-o", "/proc/none.svg"],
+        ["bench", "ok.grad", "total", "[1.0]", "2", "--seconds", "0"],
+        ["gradcheck", "counts.grad", "count", "3"],
+        ["opt"],
     ],
 )
 def test_wrong_command_lines(cli, words):

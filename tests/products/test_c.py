@@ -3,9 +3,9 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
-from aotdiff.codegen import cstate
 
 from aotdiff.cli import main
 
@@ -198,13 +198,45 @@ def test_header_says_what_each_function_takes_and_gives(built):
         "int64_t steps_workspace(const double *x, int64_t count, int64_t n, double *out0, int64_t *out1);",
         "in: x[n], count",
         "out: out0[n], out1",
-        "errors: AssertionFailed (line 6), MemoryError",
+        "errors: AssertionFailed (line 6), MemoryError, ValueError",
         "model.grad:5",
         "row-major",
         'extern "C"',
     ):
         assert line in text
     assert max(map(len, text.splitlines())) <= 120
+    assert not re.search(r"(const|double|int64_t|void)$", text, re.M)  # lines end between parameters
+
+
+ERRORS = """\
+fn deep(x: f64, n: i64) -> f64 = if n <= 0 { x } else { sin(deep(x, n - 1)) }
+
+fn solved(a: f64[n, n], b: f64[n]) -> f64[n] = solve(a, b)
+
+fn double(x: f64) -> f64 = 2.0 * x
+"""
+
+
+def test_header_says_which_errors_can_come(built, c_program):
+    """Recursion too; lines are those of the program, not of the library functions it calls."""
+    folder = built("errors", ERRORS)
+    text = (folder / "errors.h").read_text()
+    said = {name: errors for errors, name in re.findall(r"errors: (.*)\n(?:   .*\n)*?int (\w+)\(", text)}
+    assert said["deep"] == said["deep_vjp"] == "MemoryError, RecursionError"
+    assert said["double_"] == said["double__jvp"] == "MemoryError"
+    assert set(re.findall(r"line (\d+)", "".join(said.values()))) <= {"3"}
+    program = """
+#include "errors.h"
+#include <stdio.h>
+int main(void) {
+    double g;
+    int code = deep_vjp(0.5, 100000000, 1.0, &g);
+    printf("%d %s", code, aotdiff_last_error());
+    return 0;
+}
+"""
+    done = c_program(program, *linked(folder, "errors"))
+    assert done.stdout == "5 errors.grad:1: recursion too deep in `deep`"
 
 
 def test_names_that_variants_would_take(built, capsys):
@@ -218,13 +250,14 @@ def test_names_that_variants_would_take(built, capsys):
 
 def test_wrong_processor_is_refused(built, compiler, c_program, tmp_path, monkeypatch, capsys):
     """A feature that no processor has: entries give code 9 and say what is missing."""
-    from aotdiff.codegen import driver, target
+    from aotdiff.codegen import driver, processor
 
     import aotdiff as ad
 
-    if not target.host_features().get("avx"):
+    if not processor.host_features().get("avx"):
         pytest.skip("needs x86-64 with AVX")
-    monkeypatch.setitem(cstate._BITS, "avx", (1, 0, 31))  # a reserved bit of the model number
+    odd = tuple(replace(f, place=(1, 0, 31)) if f.name == "avx" else f for f in processor._X86)  # a reserved bit
+    monkeypatch.setattr(processor, "_X86", odd)
     (tmp_path / "odd.grad").write_text("fn odd(x: f64[n]) -> f64 = sum(x * x)")
     assert main(["build", str(tmp_path / "odd.grad"), "-o", str(tmp_path)]) == 0
     text = """
@@ -239,8 +272,8 @@ int main(void) {
 }
 """
     done = c_program(text, *linked(tmp_path, "odd"))
-    assert done.stdout.startswith("9 9 -9 this library needs a processor with avx")
-    monkeypatch.setattr(driver.targets, "required_features", lambda cpu, triple: [])
+    assert done.stdout.startswith("9 9 -9 this library needs a processor with ") and ", avx, " in done.stdout
+    monkeypatch.setattr(driver, "required_features", lambda cpu, triple: [])
     monkeypatch.setattr("aotdiff.runtime.build.required_features", lambda cpu, triple: ["avx1024"])
     assert main(["build", str(tmp_path / "odd.grad"), "-o", str(tmp_path / "load")]) == 0
     with pytest.raises(OSError, match="needs a processor with avx1024: rebuild here, or with --cpu generic"):

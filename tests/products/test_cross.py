@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from aotdiff.codegen import find_compiler
 
 from aotdiff.cli import main
 
@@ -69,10 +70,10 @@ def objects(tmp_path_factory):
     (place / "cross.grad").write_text(PROGRAM)
     (place / "main.c").write_text(CALLER)
 
-    def build(triple: str) -> Path:
-        folder = place / triple
+    def build(triple: str, cpu: str = "native") -> Path:
+        folder = place / f"{triple}-{cpu}"
         if not folder.exists():
-            words = ["build", "cross.grad", "-o", triple, "--triple", triple, "--emit", "obj,header"]
+            words = ["build", "cross.grad", "-o", folder.name, "--triple", triple, "--cpu", cpu, "--emit", "obj,header"]
             with contextlib.chdir(place):
                 assert main(words) == 0
         return folder
@@ -120,6 +121,44 @@ def test_aarch64_runs(objects, tmp_path):
     link(objects("aarch64-unknown-linux-musl"), "aarch64-linux-musl", tmp_path / "main")
     done = subprocess.run([emulator, tmp_path / "main"], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (PRINTED, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("processor", "printed"), [("max", PRINTED), ("cortex-a72", "")])
+def test_aarch64_processor_is_checked(objects, tmp_path, processor, printed):
+    """Code for vectors of any length gives code 9 where there are none."""
+    emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if emulator is None:
+        pytest.skip("qemu-user is not installed")
+    folder = objects("aarch64-unknown-linux-musl", "neoverse-v1")
+    link(folder, "aarch64-linux-musl", tmp_path / "main")
+    command = [emulator, "-cpu", processor, tmp_path / "main"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (printed, 0 if printed else 1)
+
+
+@pytest.mark.slow
+def test_library_for_another_linux(tmp_path):
+    """With a linker for it: the library, its header and its module; a program links with them."""
+    if find_compiler("aarch64-linux-musl") is None:
+        pytest.skip("no linker for aarch64")
+    (tmp_path / "cross.grad").write_text(PROGRAM)
+    words = ["build", str(tmp_path / "cross.grad"), "-o", str(tmp_path), "--triple", "aarch64-linux-musl"]
+    assert main(words) == 0
+    data = (tmp_path / "cross.so").read_bytes()
+    assert data[:5] == b"\x7fELF\x02" and int.from_bytes(data[16:20], "little") == 183 << 16 | 3  # a library, aarch64
+    assert b"aotdiff_metadata" in data and (tmp_path / "cross.py").exists()
+    (tmp_path / "main.c").write_text(CALLER)
+    command = [*find_compiler("aarch64-linux-musl"), "main.c", "cross.so", "-o", "main"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_triples_other_than_linux_make_objects(tmp_path):
+    (tmp_path / "m.grad").write_text("fn f(x: f64) -> f64 = x * x")
+    words = ["build", str(tmp_path / "m.grad"), "-o", str(tmp_path / "out"), "--triple", "x86_64-pc-windows-gnu"]
+    assert main(words) == 0
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["m.h", "m.o"]
 
 
 WASI = """\

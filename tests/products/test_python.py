@@ -1,6 +1,7 @@
 """The Python side of what is built: without aotdiff, in other processes, at the speed of a call."""
 
 import concurrent.futures
+import ctypes
 import gc
 import itertools
 import multiprocessing
@@ -111,6 +112,27 @@ def test_loaded_gradients_are_those_of_the_compiler(folder):
                 assert repr(f(*args)) == repr(g(*args))
     with pytest.raises(ad.AssertionFailed, match="model.grad:6"):
         loaded.product.grad()(W, W, 0)
+
+
+def test_as_c_calls_it(m):
+    """Parameters, sizes, then the cotangent, then results: the order of the header, compiled or loaded."""
+    double = ctypes.c_double
+    pointer = lambda a: a.ctypes.data_as(ctypes.POINTER(double))  # noqa: E731
+    value = double()
+    assert m.product.cfunc(pointer(Y), pointer(W), 2, -5, value) == 2
+    assert m.product.cfunc(pointer(Y), pointer(Y), 2, 4, value) == 0 and value.value == 3.0
+    gx, gy = np.zeros(4), np.zeros(4)
+    f = m.product.vjp(wrt=("x", "y"))
+    assert f.cfunc(pointer(Y), pointer(Y), 2, 4, 3.0, pointer(gx), pointer(gy)) == 0
+    np.testing.assert_array_equal(gx, 1.5 * Y)
+    np.testing.assert_array_equal(gy, 1.5 * Y)
+    assert f.address != m.product.address
+
+
+def test_what_c_cannot_call_is_named(folder):
+    loaded = ad.load(folder / "model.so")
+    with pytest.raises(TypeError, match="no C function for grad of number: it has number, number_jvp, number_vjp"):
+        _ = loaded.number.grad().address
 
 
 def per_call(function, *args):
