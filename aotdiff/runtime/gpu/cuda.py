@@ -226,7 +226,8 @@ def _ours(error: Exception) -> Exception:
     if "UNSUPPORTED_PTX_VERSION" in text or "NO_BINARY_FOR_GPU" in text or "INVALID_PTX" in text:
         known = driver.version()
         old = f" (it knows CUDA {known})" if known else ""
-        return DeviceError(f"the driver{old} cannot load this code; build for an older GPU (--arch), or update it: {text}")
+        hint = "build for an older GPU (--arch), or update it"
+        return DeviceError(f"the driver{old} cannot load this code; {hint}: {text}")
     return DeviceError(f"the GPU reports: {text}")
 
 
