@@ -16,12 +16,26 @@ from aotdiff.runtime.tensor import Tensor, cell_of, wrap
 
 def add(t: Tensor, g: Any, own: bool, create: bool) -> None:
     """Add `g` (a number, an array, a tensor with `create`) to `t.grad`; `own` says that the array is nobody else's."""
-    if create:
+    if t.on_device:
+        _on_device(t, g, own, create)
+    elif create:
         _recorded(t, g, own)
     elif t._grad is None:
         t._grad = wrap(_fitting(t, g, own))
     else:
         into(t._grad, g)
+
+
+def _on_device(t: Tensor, g: Any, own: bool, create: bool) -> None:
+    """The same on the present stream, which afterwards has waited for the streams that the contributions are from."""
+    if create:
+        _recorded(t, g, own)
+    elif t._grad is None:
+        t._grad = wrap(g if own else g.copy())
+    else:
+        into(t._grad, g)
+    assert t._grad is not None
+    t._grad._data.settle()
 
 
 def into(old: Tensor, g: Any) -> None:

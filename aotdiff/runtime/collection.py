@@ -27,6 +27,8 @@ class Collection:
             if keyword.iskeyword(name):
                 self.__dict__[name + "_"] = function
 
+    device: Any = None  # where its functions run, None for this machine's processor
+
     @property
     def _default_real(self) -> str:
         """What `real` is where no argument decides."""

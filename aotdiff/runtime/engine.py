@@ -16,8 +16,10 @@ from aotdiff.runtime import accumulate, recorded
 from aotdiff.runtime.gradmode import switch
 from aotdiff.runtime.graph_nodes import Edge, Node
 from aotdiff.runtime.tensor import Tensor, wrap
+from aotdiff.runtime.tensor_methods import Later
 from aotdiff.runtime.walk import Walk, check
 
+device_tensors: Any = Later("gpu.tensors")
 _lock = threading.Lock()  # held while `.grad`s are written
 
 
@@ -134,8 +136,13 @@ def grad(
     walk.run([_edge(root) for root in roots], starts)
     found = [walk.result(_edge(t), t) for t in wanted]
     if materialize_grads:
-        found = [wrap(np.zeros(t.shape, t.dtype)) if g is None else g for g, t in zip(found, wanted, strict=True)]
+        found = [_zeros(t) if g is None else g for g, t in zip(found, wanted, strict=True)]
     return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else tuple(found)
+
+
+def _zeros(t: Tensor) -> Tensor:
+    zeros = np.zeros(t.shape, t.dtype)
+    return wrap(device_tensors.put(t._data.device, zeros) if t.on_device else zeros)
 
 
 def _batched(outputs: Any, inputs: Any, given: Any, retain: bool | None, create: bool, *options: Any) -> Any:
@@ -158,6 +165,10 @@ def _batched(outputs: Any, inputs: Any, given: Any, retain: bool | None, create:
 def _stacked(rows: list[Tensor | None], like: Tensor) -> Tensor | None:
     if rows and rows[0] is None:
         return None
+    if like.on_device:
+        if any(row is None or row._needs for row in rows):
+            raise TypeError("is_grads_batched with create_graph is for tensors in host memory: write the loop out")
+        return wrap(device_tensors.stack([row._data for row in rows if row is not None]))
     made = wrap(np.zeros((len(rows), *like.shape), like.dtype))
     before = switch(True)
     try:
@@ -226,7 +237,9 @@ def _seed(root: Tensor, gradient: Any, create: bool, names: tuple[str, str]) -> 
                 f"grad can be implicitly created only for scalar outputs; this one has shape {data.shape}: give "
                 f"{names[1]}, or sum first"
             )
-        one = np.ones(data.shape, data.dtype)
+        one: Any = np.ones(data.shape, data.dtype)
+        if root.on_device:
+            one = device_tensors.put(data.device, one)
         return wrap(one) if create else one
     if type(gradient) is not Tensor:
         raise TypeError(f"{names[1]} is a Tensor or None, not a {type(gradient).__name__}")
@@ -238,6 +251,8 @@ def _given(root: Tensor, gradient: Tensor, create: bool, name: str) -> Any:
         raise RuntimeError(f"{name} of dtype {gradient.dtype} for a result of dtype {root.dtype}: a real one is needed")
     if gradient.shape != root.shape:
         raise RuntimeError(f"{name} has shape {gradient.shape}, but the result has shape {root.shape}")
+    if gradient.device != root.device:
+        raise RuntimeError(f"{name} is on {gradient.device}, but the result is on {root.device}: move it with to()")
     if gradient.dtype != root.dtype:
         if create:
             before = switch(True)
@@ -245,5 +260,5 @@ def _given(root: Tensor, gradient: Tensor, create: bool, name: str) -> Any:
                 return gradient.to(root.dtype)
             finally:
                 switch(before)
-        return np.asarray(gradient._data).astype(root.dtype)
+        return (gradient._data if gradient.on_device else np.asarray(gradient._data)).astype(root.dtype)
     return gradient if create else gradient._data

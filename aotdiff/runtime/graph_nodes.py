@@ -36,10 +36,11 @@ class Node:
     """One recorded call.
 
     `versions` belong to `saved`; None means that all were 0. `saved` is None once freed. `shapes` and `likes` are for
-    the rule: other shapes of the arguments inside the call; shape and dtype of each of several results.
+    the rule: other shapes of the arguments inside the call; shape and dtype of each of several results. Calls on a
+    device have their `stream`, where going backward through them happens too.
     """
 
-    __slots__ = ("__weakref__", "edges", "likes", "rule", "saved", "shapes", "versions", "watch")
+    __slots__ = ("__weakref__", "edges", "likes", "rule", "saved", "shapes", "stream", "versions", "watch")
 
     def __init__(self, rule: Any, saved: tuple[Any, ...], versions: tuple[int, ...] | None, edges: tuple[Any, ...]):
         self.rule = rule

@@ -21,24 +21,31 @@ from aotdiff.runtime.gradmode import mode
 from aotdiff.runtime.graph_nodes import Node, Slot
 from aotdiff.runtime.interface import Group, Kind, Leaf, leaves
 from aotdiff.runtime.tensor import Tensor, wrap
+from aotdiff.runtime.tensor_methods import Later
 from aotdiff.runtime.tensor_native import LIMIT, Paths
 from aotdiff.runtime.tensor_native import cells as native_cells
 
 _F64 = DTYPES["f64"]
+device_arrays: Any = Later("gpu.array")
+device_streams: Any = Later("gpu.streams")
+device_tensors: Any = Later("gpu.tensors")
 paths: Paths | None = None  # native code for what is plain, if there can be
 
 
 class Hole:
-    """An argument whose values are not kept: only its shape is known."""
+    """An argument whose values are not kept: only its shape is known, and the device it was on, if any."""
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ("device", "dtype", "shape")
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, device: Any = None) -> None:
         self.shape = shape
         self.dtype = dtype
+        self.device = device
 
-    def array(self) -> np.ndarray:
+    def array(self) -> Any:
         """An array of that shape; what is in it does not matter."""
+        if self.device is not None:
+            return device_arrays.empty(self.device, self.shape, self.dtype, device_arrays.here(self.device))
         return np.empty(self.shape, self.dtype)
 
 
@@ -46,7 +53,8 @@ class CallRule:
     """How calls of one function with one set of tracked arguments (parameter leaves) go backward."""
 
     __slots__ = (
-        "chained", "dtype", "fresh", "kept", "name", "outputs", "picks", "result", "run", "saves", "simple", "vjp",
+        "chained", "device", "dtype", "fresh", "kept", "name", "outputs", "picks", "result", "run", "saves", "simple",
+        "vjp",
     )  # fmt: skip
 
     def __init__(self, f: Function, mask: int, real: str) -> None:
@@ -73,9 +81,17 @@ class CallRule:
         self.result = next(dtype_of(leaf, real) for leaf in leaves(interface.result) if leaf.is_float)
         self.outputs = sum(leaf.is_float for leaf in leaves(interface.result))
         flat = all(isinstance(p.kind, Leaf) for p in self.vjp.interface.parameters)
-        self.chained = self.simple and self.outputs == 1 and flat and place <= LIMIT  # see `tensor_native`
+        self.device = f.module.device
+        self.chained = (  # see `tensor_native`
+            self.device is None and self.simple and self.outputs == 1 and flat and place <= LIMIT
+        )
 
     def raw(self, node: Node, ct: Any) -> Sequence[Any]:
+        if self.device is not None:
+            return device_tensors.on_stream(node.stream, self._raw, node, ct)
+        return self._raw(node, ct)
+
+    def _raw(self, node: Node, ct: Any) -> Sequence[Any]:
         saved = node.saved
         if saved is None:
             raise freed(node)
@@ -94,9 +110,16 @@ class CallRule:
         args = [shown(s, view) if type(s) is Tensor else s.array() if type(s) is Hole else s
                 for s, view in zip(saved, views)]  # fmt: skip
         made = self._split(self.run(*args, reshaped(ct, result, self.result)))
+        if self.device is not None:
+            return [device_tensors.placed(self.device, g, self.dtype, origin) for g, origin in zip(made, origins)]
         return [reshaped(g, origin, self.dtype) for g, origin in zip(made, origins)]
 
     def recorded(self, node: Node, ct: Any) -> Sequence[Any]:
+        if self.device is not None:
+            return device_tensors.on_stream(node.stream, self._recorded, node, ct)
+        return self._recorded(node, ct)
+
+    def _recorded(self, node: Node, ct: Any) -> Sequence[Any]:
         saved = node.saved
         if saved is None:
             raise freed(node)
@@ -134,6 +157,9 @@ def _kept(vjp: Function, real: str, count: int) -> list[bool]:
 
 def _missing(node: Node, cts: dict[int, Any]) -> list[Any]:
     """Cotangents of several results, zeros for those that nothing flowed into."""
+    device = node.rule.device
+    if device is not None:
+        return [cts[k] if k in cts else device_tensors.zeros(device, *like) for k, like in enumerate(node.likes)]
     return [cts[k] if k in cts else _zeros(*like) for k, like in enumerate(node.likes)]
 
 
@@ -353,7 +379,10 @@ def record(calls: Calls, mask: int, real: str, args: Sequence[Any], views: Seque
             a = _constant(calls.params[k], a, real, rule.kept[k])
         saved.append(a)
         versions.append(version)
-    return Node(rule, tuple(saved), tuple(versions) if changed else None, tuple(edges))
+    node = Node(rule, tuple(saved), tuple(versions) if changed else None, tuple(edges))
+    if rule.device is not None:
+        node.stream = device_streams.current()
+    return node
 
 
 def dtype_of(leaf: Leaf, real: str) -> np.dtype:
@@ -364,7 +393,8 @@ def dtype_of(leaf: Leaf, real: str) -> np.dtype:
 def _hole(leaf: Leaf, data: Any, real: str, view: tuple[int, ...] | None) -> Any:
     if not leaf.sizes:
         return 0.0
-    return Hole(data.shape if view is None else view, dtype_of(leaf, real))
+    device = data.device if type(data) is not np.ndarray and getattr(data, "on_device", False) else None
+    return Hole(data.shape if view is None else view, dtype_of(leaf, real), device)
 
 
 def _constant(leaf: Leaf, value: Any, real: str, kept: bool) -> Any:
@@ -372,6 +402,8 @@ def _constant(leaf: Leaf, value: Any, real: str, kept: bool) -> Any:
     if not leaf.sizes:
         return value
     dtype = dtype_of(leaf, real)
+    if getattr(value, "on_device", False):
+        return value.copy() if kept else Hole(value.shape, dtype, value.device)
     return np.array(value, dtype) if kept else Hole(np.shape(value), dtype)
 
 
@@ -386,7 +418,7 @@ def _results(calls: Calls, made: Any, node: Node | None, real: str) -> Any:
         edge = None
         if node is not None and leaf.is_float:
             edge = node if calls.floats == 1 else Slot(node, len(likes))
-            likes.append((np.shape(value), np.asarray(value).dtype))
+            likes.append((np.shape(value), dtype_of(leaf, real)))
         tensors.append(wrap(value, edge))
     if calls.floats > 1 and node is not None:
         node.likes = likes

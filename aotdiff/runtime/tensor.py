@@ -74,6 +74,15 @@ class Tensor(Methods):
             return ()
         return tuple([s // self._data.itemsize for s in self._data.strides])
 
+    @property
+    def on_device(self) -> bool:
+        return getattr(self._data, "on_device", False)
+
+    @property
+    def device(self) -> str:
+        """Where the numbers are: "cpu", or the name of a device."""
+        return self._data.device.kind if self.on_device else "cpu"
+
     def is_contiguous(self) -> bool:
         return type(self._data) is float or self._data.flags.c_contiguous
 
@@ -99,6 +108,8 @@ class Tensor(Methods):
         """The buffer itself as a numpy array; writing into it is not seen by the check of versions."""
         if self._needs:
             raise RuntimeError("numpy() of a tensor that requires grad would lose its history: use detach().numpy()")
+        if self.on_device:
+            raise TypeError(f"numpy() shows host memory, this tensor is on {self.device}: use cpu().numpy()")
         return buffer(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -108,10 +119,24 @@ class Tensor(Methods):
 
     def __dlpack__(self, **options: Any) -> Any:
         """The buffer itself, for `from_dlpack` of other libraries."""
+        if self.on_device:
+            return self._exported().__dlpack__(**options)
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # CPU memory
+        return self._data.__dlpack_device__() if self.on_device else (1, 0)  # CPU memory
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """For numba, cupy and others; only tensors on a GPU have it."""
+        if not self.on_device:
+            raise AttributeError("a tensor in host memory has no __cuda_array_interface__")
+        return self._exported().__cuda_array_interface__
+
+    def _exported(self) -> Any:
+        if self._needs:
+            raise RuntimeError("another library would lose the history of a tensor that requires grad: use detach()")
+        return self._data
 
     def __float__(self) -> float:
         return float(self.item())
@@ -140,15 +165,18 @@ class Tensor(Methods):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        text = np.array2string(np.asarray(self._data), separator=", ", prefix="tensor(")
+        array = self._data.numpy() if self.on_device else np.asarray(self._data)
+        text = np.array2string(array, separator=", ", prefix="tensor(")
         dtype = "" if self.dtype.name in ("float64", "int64", "bool") else f", dtype={self.dtype}"
         history = f", grad_fn={self.grad_fn!r}" if self._node is not None else ", requires_grad=True"
-        return f"tensor({text}{dtype}{history if self._needs else ''})"
+        device = f", device={self.device!r}" if self.on_device else ""
+        return f"tensor({text}{dtype}{device}{history if self._needs else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._node is not None:
             raise RuntimeError("only leaf tensors can be pickled: use detach()")
-        return _rebuild, (np.array(self._data), self._needs, self._grad)
+        array = self._data.numpy() if self.on_device else np.array(self._data)
+        return _rebuild, (array, self._needs, self._grad, self.device)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         make, args = self.__reduce__()
@@ -272,6 +300,8 @@ def wrap(value: Any, node: Any = None) -> Tensor:
     """A tensor over an array or number nobody else has; a float64 of no dimensions is kept as a Python float."""
     if type(value) is not float:
         if type(value) is not np.ndarray:
+            if getattr(value, "on_device", False):
+                return Tensor(value, node)
             value = np.asarray(value)
         if not value.ndim and value.dtype is _F64:
             value = value.item()
@@ -303,6 +333,20 @@ def _array(data: Any, dtype: Any) -> np.ndarray:
     return array
 
 
+def _placed(data: Any, dtype: Any, device: str | None) -> Tensor:
+    """A copy on a device, or of something that is on one."""
+    from aotdiff.runtime.gpu.tensors import moved
+
+    found = data._data if isinstance(data, Tensor) else data
+    if not getattr(found, "on_device", False):
+        found = _array(data, dtype)
+    else:
+        device = device or found.device.kind
+        found = found.astype(found.dtype if dtype is None else dtype)
+    place = moved(found, device or "cpu")
+    return wrap(place) if device in (None, "cpu") else Tensor(place)
+
+
 def _unwrapped(data: Any) -> Any:
     """Nested lists with the tensors in them replaced by their values."""
     if isinstance(data, (list, tuple)):
@@ -310,9 +354,15 @@ def _unwrapped(data: Any) -> Any:
     return np.asarray(data._data) if isinstance(data, Tensor) else data
 
 
-def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    """A new leaf with a copy of numbers, (nested) lists or an array; floats are float64 where nothing else says so."""
-    made = wrap(_array(data, dtype))
+def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None) -> Tensor:
+    """A new leaf with a copy of numbers, (nested) lists or an array; floats are float64 where nothing else says so.
+
+    It is where the data is, or on `device`: "cpu" or "cuda".
+    """
+    if device is None and not getattr(data, "on_device", False):
+        made = wrap(_array(data, dtype))
+    else:
+        made = _placed(data, dtype, device)
     if requires_grad:
         made.requires_grad = True
     return made
@@ -327,7 +377,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
     return Tensor(array)
 
 
-def _rebuild(array: np.ndarray, needs: bool, grad: Tensor | None) -> Tensor:
-    made = tensor(array, requires_grad=needs)
+def _rebuild(array: np.ndarray, needs: bool, grad: Tensor | None, device: str = "cpu") -> Tensor:
+    made = tensor(array, requires_grad=needs, device=device)
     made._grad = grad
     return made

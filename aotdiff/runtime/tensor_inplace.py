@@ -24,6 +24,8 @@ def change(t: Tensor, name: str, other: Any) -> Tensor:
     """`t.add_(other)` and so on."""
     if _recording(t, other):
         return _take(t, ops.binary(name, _before(t), other))
+    if t.on_device:
+        return _write(t, ops.convert(ops.binary(name, t.detach(), _plain(other)), t.dtype)._data)
     value = _value(other)
     if type(t._data) is float and np.ndim(value) == 0:
         t._data = float(_UFUNCS[name](t._data, value))
@@ -62,6 +64,8 @@ def copy(t: Tensor, source: Any) -> Tensor:
 
 def setitem(t: Tensor, index: Any, value: Any) -> None:
     """`t[index] = value`."""
+    if t.on_device:
+        raise TypeError(f"elements of a tensor on {t.device} cannot be assigned: write it as a function, or on the cpu")
     plain = plain_index(index)
     if not _recording(t, value):
         array = _writable(t)
@@ -100,7 +104,7 @@ def _recording(t: Tensor, other: Any) -> bool:
 
 def _before(t: Tensor) -> Tensor:
     """The tensor as it was: what the recorded change refers to."""
-    old = wrap(np.array(t._data))
+    old = wrap(t._data.copy() if t.on_device else np.array(t._data))
     old._node, old._needs = t._node, t._needs
     return old
 
@@ -121,6 +125,8 @@ def _take(t: Tensor, result: Tensor) -> Tensor:
 def _write(t: Tensor, value: Any) -> Tensor:
     if type(t._data) is float and np.ndim(value) == 0:
         t._data = float(value)
+    elif t.on_device:
+        _write_on_device(t, value)
     else:
         array = _writable(t)
         try:
@@ -129,6 +135,19 @@ def _write(t: Tensor, value: Any) -> Tensor:
             raise RuntimeError(f"a value of shape {np.shape(value)} does not fit a tensor of shape {t.shape}") from None
     cell_of(t).version += 1
     return t
+
+
+def _write_on_device(t: Tensor, value: Any) -> None:
+    """From a tensor there, broadcast, or from a number."""
+    if getattr(value, "on_device", False) and value.shape != t.shape:
+        value = Tensor(value).expand(*t.shape)._data
+    elif isinstance(value, np.ndarray) and value.ndim:
+        raise TypeError(f"a host array cannot be written into a tensor on {t.device}: move it with to()")
+    t._data.assign(value)
+
+
+def _plain(other: Any) -> Any:
+    return other.detach() if isinstance(other, Tensor) else other
 
 
 def _value(other: Any) -> Any:

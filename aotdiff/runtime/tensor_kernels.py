@@ -17,12 +17,12 @@ Shape = tuple[int, ...]
 _STD = os.path.join(os.path.dirname(os.path.dirname(__file__)), "std")
 
 
-def compiled(text: str, name: str, title: str) -> Function:
+def compiled(text: str, name: str, title: str, target: str) -> Function:
     """The function `name` of a program that may use `tensor.grad`; `title` is what messages call it."""
     from aotdiff.runtime.module import compile_source
 
     head = 'import "tensor.grad"\n'
-    return compile_source(f"{head}{text}\nexport {name}\n", base=_STD, name=f"<{title}>")[name]
+    return compile_source(f"{head}{text}\nexport {name}\n", base=_STD, name=f"<{title}>", target=target)[name]
 
 
 _ON_ARRAYS = {
@@ -37,11 +37,11 @@ _ON_ARRAYS = {
 
 
 @cache
-def on_arrays(name: str, element: str) -> Function:
+def on_arrays(name: str, element: str, target: str = "cpu") -> Function:
     """A function of `tensor.grad` over whole arrays, for one element type."""
     parameters, result = [part.format(element) for part in _ON_ARRAYS[name]]
     given = ", ".join(part.partition(":")[0] for part in parameters.split(", ") if ":" in part)
-    return compiled(f"fn tensor_{name}({parameters}) -> {result} = {name}({given})", f"tensor_{name}", name)
+    return compiled(f"fn tensor_{name}({parameters}) -> {result} = {name}({given})", f"tensor_{name}", name, target)
 
 
 # Element by element ------------------------------------------------------------------------------------------------
@@ -90,7 +90,9 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 @cache
-def elementwise(name: str, roles: tuple[int, ...], elements: tuple[str, ...], result: str) -> Function:
+def elementwise(
+    name: str, roles: tuple[int, ...], elements: tuple[str, ...], result: str, target: str = "cpu"
+) -> Function:
     """`name` of one element of each operand, over axes with these roles."""
     indices = [f"i{axis}" for axis in range(len(roles))]
     sizes = [f"n{axis}" for axis in range(len(roles))]
@@ -103,7 +105,7 @@ def elementwise(name: str, roles: tuple[int, ...], elements: tuple[str, ...], re
     if roles:
         body = f"[{body} for {_ranges(indices, sizes)}]"
     text = f"fn tensor_{name}({', '.join(parameters)}) -> {_typed(result, sizes)} = {body}"
-    return compiled(text, f"tensor_{name}", name)
+    return compiled(text, f"tensor_{name}", name, target)
 
 
 def _typed(element: str, sizes: Sequence[str]) -> str:
@@ -134,7 +136,7 @@ def grouped(shape: Shape, axes: set[int]) -> tuple[Shape, str]:
 
 
 @cache
-def reduction(name: str, letters: str, element: str, result: str) -> Function:
+def reduction(name: str, letters: str, element: str, result: str, target: str = "cpu") -> Function:
     """A reduction over the axes with the letter `r`."""
     indices = [f"i{axis}" for axis in range(len(letters))]
     sizes = [f"n{axis}" for axis in range(len(letters))]
@@ -149,14 +151,14 @@ def reduction(name: str, letters: str, element: str, result: str) -> Function:
     if kept:
         body = f"[{body} for {_ranges([indices[axis] for axis in kept], outer)}]"
     text = f"fn tensor_{name}(x: {_typed(element, sizes)}) -> {_typed(result, outer)} = {body}"
-    return compiled(text, f"tensor_{name}", name)
+    return compiled(text, f"tensor_{name}", name, target)
 
 
 # Views -------------------------------------------------------------------------------------------------------------
 
 
 @cache
-def strided(rank: int, element: str) -> Function:
+def strided(rank: int, element: str, target: str = "cpu") -> Function:
     """A block read with a start and a step along each axis; views are made without it, their gradients by its vjp."""
     indices = [f"i{axis}" for axis in range(rank)]
     counts = [f"k{axis}" for axis in range(rank)]
@@ -165,4 +167,4 @@ def strided(rank: int, element: str) -> Function:
     shape = _typed(element, [f"n{axis}" for axis in range(rank)])
     body = f"[x[{places}] for {_ranges(indices, counts)}]"
     text = f"fn tensor_index(x: {shape}, {given}) -> {_typed(element, counts)} = {body}"
-    return compiled(text, "tensor_index", "index")
+    return compiled(text, "tensor_index", "index", target)

@@ -27,6 +27,7 @@ class Later:
         return found
 
 
+_devices: Any = Later("gpu.tensors")
 _inplace: Any = Later("tensor_inplace")
 _ops: Any = Later("tensor_ops")
 _views: Any = Later("tensor_views")
@@ -137,11 +138,17 @@ class Methods:
         """A copy with its own buffer; gradient flows through."""
         return _ops.unary("clone", self)
 
-    def to(self, dtype: Any) -> Tensor:
-        """The same numbers as another dtype; gradient flows through between float types."""
-        return _ops.convert(self, np.dtype(dtype))
+    def to(self, where: Any) -> Tensor:
+        """The same numbers as another dtype, or on another device ("cpu", "cuda"); gradient flows through."""
+        if type(where) is str and where in ("cpu", "cuda", "emulated"):
+            return _devices.to_device(self, where)
+        return _ops.convert(self, np.dtype(where))
 
     astype = to
+
+    def cpu(self) -> Tensor:
+        """In host memory, which waits for it; the tensor itself if it is there."""
+        return _devices.to_device(self, "cpu")
 
     # Reductions ----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,17 @@ _TESTS = frozenset(["isnan", "isinf", "isfinite"])
 # Operands --------------------------------------------------------------------------------------------------------
 
 
+def _device(operands: Sequence[Any]) -> Any:
+    """The device that the operands are on, None for the host."""
+    for v in operands:
+        data = v._data if type(v) is Tensor else v
+        if type(data) is not float and type(data) is not np.ndarray and getattr(data, "on_device", False):
+            from aotdiff.runtime.gpu.tensors import common
+
+            return common(operands)
+    return None
+
+
 def _operand(value: Any) -> Any:
     """A tensor, or a Python number; None for what is neither."""
     if type(value) is Tensor or type(value) in (float, int, bool):
@@ -67,6 +78,8 @@ def convert(t: Tensor, dtype: np.dtype) -> Tensor:
     if t.dtype.kind == "f" and dtype in (_F64, _F32) and t.dtype in (_F64, _F32):
         name = "to_f64" if dtype == _F64 else "to_f32"
         return _elementwise(name, [t], (_ELEMENTS[t.dtype],), _ELEMENTS[dtype])
+    if t.on_device:
+        return Tensor(t._data.astype(dtype))
     return wrap(np.asarray(t._data).astype(dtype))
 
 
@@ -113,7 +126,7 @@ def unary(name: str, t: Tensor) -> Tensor:
     if f is not None:
         return f(t)
     if t.dtype == _BOOL and name == "invert":
-        return wrap(np.logical_not(t._data))
+        return (t == False) if t.on_device else wrap(np.logical_not(t._data))  # noqa: E712
     dtype = _common((t,))
     if dtype.kind != "f":
         if name not in ("neg", "abs", "clone", "sign"):
@@ -150,7 +163,8 @@ def power(base: Any, exponent: Any) -> Any:
 def _elementwise(name: str, operands: list[Any], elements: tuple[str, ...], result: str) -> Tensor:
     shapes = tuple([v.shape if type(v) is Tensor else () for v in operands])
     out, roles, views = kernels.joined(shapes)
-    f = kernels.elementwise(name, roles, elements, result)
+    device = _device(operands)
+    f = kernels.elementwise(name, roles, elements, result, *(() if device is None else (device.kind,)))
     if views == shapes and out == tuple([n for n in out if n != 1]) and len(out) == len(roles):
         return f(*operands)  # nothing to reshape: a call like any other
     return _run(f, operands, views, out, result)
@@ -173,6 +187,11 @@ def _run(f: Function, operands: Sequence[Any], views: Any, out: Shape | None, re
         node = record(calls_of(f), mask, "f64", operands, views)
         if views is not None:
             node.shapes = _shapes(operands, views, mask, made)
+    device = f.module.device
+    if device is not None:
+        from aotdiff.runtime.gpu.tensors import placed
+
+        return wrap(placed(device, made, DTYPES[result], np.shape(made) if out is None else out), node)
     if out is not None or result != "f64":
         made = np.asarray(made, DTYPES[result]).reshape(out or ())
     return wrap(made, node)
@@ -203,7 +222,7 @@ def reduction(name: str, t: Tensor, axis: Any, keepdims: bool) -> Tensor:
         if result == "bool":
             return convert(t, _BOOL).reshape(out)
         return (t if dtype != _BOOL else convert(t, _I64)).clone().reshape(out)
-    f = kernels.reduction(name, letters, _ELEMENTS[dtype], result)
+    f = kernels.reduction(name, letters, _ELEMENTS[dtype], result, *((t.device,) if t.on_device else ()))
     return _run(f, [t], [sizes], out, result)
 
 
@@ -244,22 +263,27 @@ def matmul(left: Any, right: Any) -> Any:
         raise ValueError(f"@ of shapes {a.shape} and {b.shape}: a number has no rows, use *")
     dtype = _common((a, b))
     if dtype.kind != "f":
+        if _device((a, b)) is not None:
+            raise TypeError(f"@ of tensors of {dtype} is for the host: convert them to floats")
         return wrap(np.asarray(a._data) @ np.asarray(b._data))
     a, b = _cast(a, dtype), _cast(b, dtype)
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ValueError(f"@ of shapes {a.shape} and {b.shape}: {a.shape[-1]} columns do not meet as many rows")
     element = _ELEMENTS[dtype]
+    device = _device((a, b))
+    place = () if device is None else (device.kind,)
     if a.ndim <= 2 and b.ndim <= 2:
         letters = {(1, 1): "vv", (2, 1): "mv", (1, 2): "vm", (2, 2): "mm"}[a.ndim, b.ndim]
-        return _run(kernels.on_arrays(f"dot_{letters}", element), [a, b], None, _product_shape(a, b), element)
-    return _batched(a, b, element)
+        f = kernels.on_arrays(f"dot_{letters}", element, *place)
+        return _run(f, [a, b], None, _product_shape(a, b), element)
+    return _batched(a, b, element, place)
 
 
 def _product_shape(a: Tensor, b: Tensor) -> Shape:
     return (*a.shape[:-1], *(b.shape[:-2] if b.ndim > 1 else ()), *(b.shape[-1:] if b.ndim > 1 else ()))
 
 
-def _batched(a: Tensor, b: Tensor, element: str) -> Tensor:
+def _batched(a: Tensor, b: Tensor, element: str, place: tuple[str, ...]) -> Tensor:
     row, column = a.ndim == 1, b.ndim == 1
     if row:
         a = a.reshape(1, -1)
@@ -269,6 +293,7 @@ def _batched(a: Tensor, b: Tensor, element: str) -> Tensor:
     inner = [a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])]
     count = int(np.prod(batch))
     flat = [t.reshape(count, *t.shape[-2:]) for t in inner]
-    made = _run(kernels.on_arrays("dot_batch", element), flat, None, (count, a.shape[-2], b.shape[-1]), element)
+    f = kernels.on_arrays("dot_batch", element, *place)
+    made = _run(f, flat, None, (count, a.shape[-2], b.shape[-1]), element)
     tail = ([] if row else [a.shape[-2]]) + ([] if column else [b.shape[-1]])
     return made.reshape(*batch, *tail)

@@ -17,9 +17,11 @@ from aotdiff.runtime.gradmode import mode
 from aotdiff.runtime.graph_nodes import Node
 from aotdiff.runtime.recorded import calls_of, record
 from aotdiff.runtime.tensor import Tensor, buffer, cell_of, wrap
+from aotdiff.runtime.tensor_methods import Later
 from aotdiff.runtime.tensor_ops import _ELEMENTS, _run
 
 Shape = tuple[int, ...]
+device_tensors: Any = Later("gpu.tensors")
 
 
 class ViewRule:
@@ -99,7 +101,7 @@ def reshape(t: Tensor, shape: Shape) -> Tensor:
         array = buffer(t).reshape(shape)
     except ValueError:
         raise RuntimeError(f"a tensor of shape {t.shape} has no shape {shape}: the counts differ") from None
-    if np.may_share_memory(array, t._data) or not array.size:
+    if t.on_device or np.may_share_memory(array, t._data) or not array.size:
         return _view(t, array, _RESHAPE, t.shape)
     made = wrap(array)
     if t._needs and mode.enabled:
@@ -108,9 +110,12 @@ def reshape(t: Tensor, shape: Shape) -> Tensor:
 
 
 def permute(t: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A view; on a device a copy, as there all memory is row-major."""
     axes = tuple([axis % t.ndim if -t.ndim <= axis < t.ndim else axis for axis in axes])
     if sorted(axes) != list(range(t.ndim)):
         raise RuntimeError(f"permute of shape {t.shape} takes each of its axes once, got {axes}")
+    if t.on_device:
+        return device_tensors.permute(t, axes)
     return _view(t, buffer(t).transpose(axes), _PERMUTE, tuple(np.argsort(axes).tolist()))
 
 
@@ -126,6 +131,8 @@ def swap(t: Tensor, first: int, second: int) -> Tensor:
 def expand(t: Tensor, shape: Shape) -> Tensor:
     extra = len(shape) - t.ndim
     full = tuple([t.shape[k - extra] if n == -1 and k >= extra else n for k, n in enumerate(shape)])
+    if t.on_device:
+        return device_tensors.expand(t, full)
     try:
         array = np.broadcast_to(buffer(t), full)
     except ValueError:
@@ -181,6 +188,9 @@ def getitem(t: Tensor, index: Any) -> Tensor:
 
 
 def _slice(t: Tensor, index: tuple[Any, ...]) -> Tensor:
+    if t.on_device:
+        shape = np.broadcast_to(np.empty(()), t.shape)[index if Ellipsis in index else (*index, Ellipsis)].shape
+        return device_tensors.index(t, *_blocks(t.shape, index), shape)
     array = buffer(t)[index if Ellipsis in index else (*index, Ellipsis)]
     made = Tensor(array, None, cell_of(t))
     if t._needs and mode.enabled:
@@ -232,6 +242,8 @@ def positions(shape: Shape, index: tuple[Any, ...]) -> np.ndarray:
 
 def _gather(t: Tensor, index: tuple[Any, ...]) -> Tensor:
     """Indexing with arrays: a copy."""
+    if t.on_device:
+        return _gather_on_device(t, index)
     data = np.asarray(t._data)
     if t.dtype not in _ELEMENTS or t.dtype.kind != "f":
         return wrap(np.array(data[index]))
@@ -239,3 +251,11 @@ def _gather(t: Tensor, index: tuple[Any, ...]) -> Tensor:
     f = kernels.on_arrays("gather", _ELEMENTS[t.dtype])
     operands = [t, Tensor(np.ascontiguousarray(at.reshape(-1)))]
     return _run(f, operands, [(data.size,), None], np.shape(at), _ELEMENTS[t.dtype])
+
+
+def _gather_on_device(t: Tensor, index: tuple[Any, ...]) -> Tensor:
+    at = positions(t.shape, index)
+    place = device_tensors.put(t._data.device, np.ascontiguousarray(at.reshape(-1)))
+    element = device_tensors.element(t)
+    f = kernels.on_arrays("gather", element, t.device)
+    return _run(f, [t, Tensor(place)], [(t.numel(),), None], np.shape(at), element)

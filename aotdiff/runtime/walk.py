@@ -217,7 +217,7 @@ class Walk:
 
     def _hooked(self, hooks: list[Any], g: Any, dtype: np.dtype) -> Any:
         for hook in hooks:
-            seen = g if type(g) is Tensor else wrap(np.asarray(g, dtype))
+            seen = g if type(g) is Tensor else wrap(g if _on_device(g) else np.asarray(g, dtype))
             made = hook(seen)
             if made is None:
                 continue
@@ -257,10 +257,18 @@ class Walk:
         """The gradient for one input of `grad`."""
         g = self.sums.get(edge)
         if g is None or self.create:
+            if g is not None and g.on_device:
+                g._data.settle()
             return g
+        if _on_device(g):
+            return wrap((g if edge in self.own else g.copy()).settle())
         if edge in self.own and type(g) is np.ndarray and g.dtype == tensor.dtype:
             return wrap(g)
         return wrap(np.array(g, tensor.dtype, order="C"))
+
+
+def _on_device(g: Any) -> bool:
+    return type(g) is not np.ndarray and getattr(g, "on_device", False)
 
 
 def _node_of(edge: Edge) -> Node | None:
