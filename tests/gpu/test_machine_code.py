@@ -1,0 +1,59 @@
+"""Machine code for NVIDIA's GPUs, made without one: every operation and kind, with and without optimisation.
+
+nvJitLink is the assembler that the driver has too; it refuses what a driver would refuse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aotdiff.codegen.gpu.device import device_code
+from aotdiff.codegen.loader import Options
+
+from aotdiff.ir.builder import new_func
+from aotdiff.ir.graph import Module
+from aotdiff.ir.ops import SCALAR_OPS
+from aotdiff.ir.types import BOOL, F32, F64, I64
+from tests.gpu.wheels import machine_code, needs_machine_code
+
+TYPES = {"f64": F64, "f32": F32, "i64": I64, "bool": BOOL}
+ORDERS = {"polygamma": (1, 2, 5), "sinc": (0, 1, 3)}
+KINDS = {"float": ("f64", "f32"), "number": ("f64", "f32", "i64"), "bool": ("bool",), "any": tuple(TYPES)}
+
+
+def signatures(name: str) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Operand kinds and attributes of everything the table of operations allows."""
+    if name == "const":
+        return [((), {"value": 1, "type": TYPES[kind]}) for kind in TYPES]
+    if name == "ipow":
+        return [((kind, "i64"), {}) for kind in KINDS["number"]]
+    if name == "select":
+        return [(("bool", kind, kind), {}) for kind in TYPES]
+    if name == "cast":
+        return [((kind,), {"to": TYPES[to]}) for kind in TYPES for to in TYPES if to != kind]
+    spec = SCALAR_OPS[name]
+    orders = [{"order": order} for order in ORDERS.get(name, ())] or [{}]
+    return [((kind,) * (spec.arity or 0), attrs) for kind in KINDS[spec.operands] for attrs in orders]
+
+
+def ptx_of(name: str, kinds: tuple[str, ...], attrs: dict[str, Any], opt: int, arch: str) -> str:
+    module = Module()
+    params = [(f"x{i}", TYPES[kind]) for i, kind in enumerate(kinds)]
+    module.add(new_func("f", params, lambda b, *xs: [_made(b, name, xs, attrs)]))
+    symbol = "_".join([name, *kinds, *map(str, attrs.values())]).replace("<", "").replace(">", "")
+    symbol = "".join(c if c.isalnum() else "_" for c in symbol)
+    return device_code(module, "f", symbol, arch, Options(opt=opt)).ptx
+
+
+def _made(b: Any, name: str, xs: Any, attrs: dict[str, Any]) -> Any:
+    return b.const(attrs["value"], attrs["type"]) if name == "const" else b.scalar(name, *xs, **attrs)
+
+
+@needs_machine_code
+@pytest.mark.parametrize("opt", [0, 3])
+@pytest.mark.parametrize("name", SCALAR_OPS)
+def test_operations(name: str, opt: int) -> None:
+    for arch in ("sm_80", "sm_90"):
+        parts = [ptx_of(name, kinds, attrs, opt, arch) for kinds, attrs in signatures(name)]
+        assert machine_code(parts, arch).cubin.startswith(b"\x7fELF")
