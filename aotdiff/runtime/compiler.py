@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aotdiff.runtime import cache
-from aotdiff.runtime.errors import DeviceError
 from aotdiff.runtime.interface import Interface, from_json
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ class Options:
     def __post_init__(self) -> None:
         if self.target not in ("cpu", "cuda", "emulated"):
             raise ValueError(f'target is "cpu", "cuda" or "emulated", not {self.target!r}')
-        if self.target == "cuda":
-            raise DeviceError("this version compiles for the CPU only")
         if self.opt not in (0, 1, 2, 3):
             raise ValueError(f"opt is 0, 1, 2 or 3, not {self.opt!r}")
         if self.real not in ("f64", "f32"):

@@ -36,6 +36,15 @@ class Module(Collection):
         return _rebuild, self._state()
 
     @property
+    def device(self) -> Any:
+        """The device its functions run on, None for this machine's processor; a `DeviceError` where it is missing."""
+        if self._compiler.options.target == "cpu":
+            return None
+        from aotdiff.runtime.gpu.devices import device
+
+        return device(self._compiler.options.target)
+
+    @property
     def _default_real(self) -> str:
         return self._compiler.options.real
 
@@ -48,10 +57,10 @@ class Module(Collection):
         instance = interface.instance(real)
         with self._lock:
             places = chain_places(self._exports[root].interface, chain)
-            if compiler.options.target == "emulated":
+            if compiler.options.target != "cpu":
                 from aotdiff.runtime.gpu import native
 
-                return Binder(instance), native.emulated(compiler, root, places, instance, real)  # type: ignore[return-value]
+                return native.function(compiler, root, places, instance, real)  # type: ignore[return-value]
             code = compiler.object_code(root, places, instance, real)
         interrupt.provide(_interrupt_code)
         loaded = load_object(code.data)

@@ -90,7 +90,7 @@ class KernelModule(ModuleText):
         """The kernel that joins the values of blocks, written once."""
         name = "fold_" + "_".join(f"{kind}_{element}" for kind, element in reductions)
         if name not in self.kernels:
-            self._write(KernelEmitter(self, Fold(name, reductions), Flow({}, {}, set(), {}, {})))
+            self._write(KernelEmitter(self, Fold(name, reductions), Flow({}, set(), {}, {})))
         return self.kernels[name]
 
     def _free(self, stem: str) -> str:

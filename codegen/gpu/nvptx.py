@@ -123,8 +123,10 @@ def _machine(arch: str, opt: int) -> llvm.TargetMachine:
 # Compiling ---------------------------------------------------------------------------------------------------
 
 
-def emit_ptx(text: str, exports: Sequence[str], arch: str = DEFAULT_ARCH, opt: int = 3) -> str:
-    """PTX of LLVM text; all functions but `exports` become internal."""
+def emit_ptx(text: str, exports: Sequence[str] | None = None, arch: str = DEFAULT_ARCH, opt: int = 3) -> str:
+    """PTX of LLVM text; all functions but `exports` (the kernels where there are none given) become internal."""
+    if exports is None:
+        exports = re.findall(r"^define ptx_kernel void @(\S+?)\(", text, re.MULTILINE)
     with LOCK:
         machine = _machine(arch, opt)
         return machine.emit_assembly(optimise(text, exports, machine, opt))

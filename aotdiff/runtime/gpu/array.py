@@ -8,6 +8,8 @@ all these streams are through with it.
 from __future__ import annotations
 
 import math
+import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -138,7 +140,8 @@ class DeviceArray:
     # Contents ----------------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """A copy on the host, which waits for it."""
+        """A copy on the host, which waits for it; raises what went wrong on the device before."""
+        pending(self.device).check()
         stream = here(self.device)
         self.storage.read_on(stream)
         made = np.empty(self.shape, self.dtype)
@@ -218,6 +221,49 @@ class DeviceArray:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device.dlpack_device
+
+
+class Pending:
+    """Runs of plans on one device whose errors nobody has looked at: the host does when it next waits anyway."""
+
+    most = 64  # then the oldest is waited for
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: deque[Any] = deque()
+
+    def add(self, run: Any, fails: bool) -> None:
+        """`fails`: whether anything can go wrong in its kernels."""
+        if not fails:
+            run.release()
+            return
+        if run.errors is None:
+            return
+        with self._lock:
+            self._runs.append(run)
+            late = self._runs.popleft() if len(self._runs) > self.most else None
+        if late is not None:
+            late.finish()
+
+    def check(self) -> None:
+        """Wait for them all; raise the first error."""
+        while True:
+            with self._lock:
+                if not self._runs:
+                    return
+                run = self._runs.popleft()
+            try:
+                run.finish()
+            finally:
+                run.release()
+
+
+_pending: dict[Any, Pending] = {}
+
+
+def pending(device: Any) -> Pending:
+    found = _pending.get(device)
+    return _pending.setdefault(device, Pending()) if found is None else found
 
 
 class _Flags:

@@ -78,6 +78,7 @@ class CudaDevice:
         self.number = number
         self._core = core
         self._configs: dict[tuple[int, int], Any] = {}
+        self._held: list[tuple[Any, list[Any]]] = []
         self._local = threading.local()
         self._fill8: Any = None
         self._device = self._guarded(core.Device, number)
@@ -191,6 +192,43 @@ class CudaDevice:
         args = (Memory(pointer, 0), words, np.uint64(count))
         self.launch(self._fill8, min(-(-count // 256), 4096), 256, args, stream)
 
+    # Other libraries' arrays -------------------------------------------------------------------------------
+
+    def foreign(self, pointer: int, nbytes: int, owner: Any) -> Memory:
+        """Another library's memory as a buffer."""
+        return Memory(pointer, nbytes, None, owner)
+
+    def hold(self, owner: Any, streams: Sequence[Any]) -> None:
+        """Keep somebody alive until all that is in these streams now is done."""
+        self._held = [(o, events) for o, events in self._held if not all(e.is_done for e in events)]
+        self._held.append((owner, [self.record(s) for s in streams]))
+
+    def view(self, value: Any, stream: Any) -> tuple[Any, ...]:
+        """Pointer, shape, strides in bytes (None: row-major), dtype and owner of an array that is used on `stream`.
+
+        Its library is told the stream, and orders what it has to do before; the host does not wait.
+        """
+        from cuda.core.utils import StridedMemoryView  # pyright: ignore[reportMissingImports]
+
+        found = self._guarded(StridedMemoryView.from_any_interface, value, stream_ptr=self.handle(stream))
+        if found.device_id != self.number:
+            raise TypeError(f"an array on GPU {found.device_id} where GPU {self.number} computes")
+        dtype = np.dtype(found.dtype)
+        strides = None if found.strides is None else tuple(s * dtype.itemsize for s in found.strides)
+        return int(found.ptr), tuple(found.shape), strides, dtype, (value, found)
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        return 2, self.number
+
+    def dlpack(self, array: Any, **options: Any) -> Any:
+        """A DLPack capsule of one of our arrays, which the capsule keeps alive."""
+        from cuda.core.utils import StridedMemoryView  # pyright: ignore[reportMissingImports]
+
+        part = self._part(array.storage.buffer.pointer, array.nbytes, owner=array.storage)
+        view = self._guarded(StridedMemoryView.from_buffer, part, array.shape, dtype=array.dtype)
+        return self._guarded(view.__dlpack__, **options)
+
     # Kernels -----------------------------------------------------------------------------------------------
 
     def load(self, code: bytes, names: Sequence[str]) -> dict[str, Any]:
@@ -229,31 +267,3 @@ def _ours(error: Exception) -> Exception:
         hint = "build for an older GPU (--arch), or update it"
         return DeviceError(f"the driver{old} cannot load this code; {hint}: {text}")
     return DeviceError(f"the GPU reports: {text}")
-
-
-# Arrays ------------------------------------------------------------------------------------------------------
-
-
-class Seen:
-    """Another library's array on the GPU: where it is and what it looks like. `strides` are in elements."""
-
-    __slots__ = ("dtype", "owner", "pointer", "shape", "strides")
-
-    def __init__(self, pointer: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype, owner: Any) -> None:
-        self.pointer = pointer
-        self.shape = shape
-        self.strides = strides
-        self.dtype = dtype
-        self.owner = owner
-
-
-def view(device: CudaDevice, value: Any, stream: Any) -> Seen:
-    """An array that is used on `stream` from now on; work on it elsewhere comes before, the host does not wait."""
-    from cuda.core.utils import StridedMemoryView  # pyright: ignore[reportMissingImports]
-
-    number = device.handle(stream)
-    seen = device._guarded(StridedMemoryView.from_any_interface, value, stream_ptr=number)
-    if seen.device_id != device.number:
-        raise TypeError(f"an array on GPU {seen.device_id} where GPU {device.number} computes")
-    strides = None if seen.strides is None else tuple(seen.strides)
-    return Seen(int(seen.ptr), tuple(seen.shape), strides, np.dtype(seen.dtype), (value, seen))

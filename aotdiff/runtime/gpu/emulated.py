@@ -65,6 +65,38 @@ class EmulatedBuffer:
         self._memory[:] = 0xFF
 
 
+class _Foreign(EmulatedBuffer):
+    """Memory of somebody else, who is kept alive."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, pointer: int, nbytes: int, owner: Any) -> None:
+        self.nbytes = nbytes
+        self.freed = False
+        self._start = 0
+        self._owner = owner
+        self._memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
+
+    @property
+    def pointer(self) -> int:
+        return self._memory.ctypes.data
+
+
+class EmulatedStream:
+    """A stream besides the default one, which is None."""
+
+    def __init__(self, device: EmulatedDevice, handle: int) -> None:
+        self.device = device
+        self.handle = handle
+
+    def wait(self, other: Any) -> None:
+        """What is put into this stream from now on comes after what is in the other now."""
+        self.device.wait(self, self.device.record(other))
+
+    def synchronize(self) -> None:
+        self.device.synchronize(self)
+
+
 class _Kernel:
     """A driver, and the code it is in."""
 
@@ -90,14 +122,39 @@ Work = Callable[[], None] | _Event | tuple[_Event]  # something to do, an event 
 class EmulatedDevice:
     """See the module; `lazy`: work waits until it is needed."""
 
+    kind = "emulated"
+
     def __init__(self, seed: int | None = None, lazy: bool = True) -> None:
         asked = os.environ.get("AOTDIFF_EMULATED_SEED")
         self.random = random.Random(int(asked) if seed is None and asked else seed)
         self.lazy = lazy
         self._lock = threading.RLock()
         self._queues: dict[Any, deque[Work]] = {}
+        self._handles: dict[int, Any] = {0: None, 1: None}
         self._pool: ThreadPoolExecutor | None = None
         self._orders: dict[int, list[np.ndarray]] = {}
+
+    def new_stream(self) -> EmulatedStream:
+        with self._lock:
+            made = EmulatedStream(self, 100 + len(self._handles))
+            self._handles[made.handle] = made
+        return made
+
+    def stream(self, given: Any) -> Any:
+        """A stream for None or a handle (0 and 1 are the default stream), or the stream itself."""
+        return self._handles[given] if type(given) is int else given
+
+    def handle(self, stream: Any) -> int:
+        return 1 if stream is None else stream.handle
+
+    def foreign(self, pointer: int, nbytes: int, owner: Any) -> EmulatedBuffer:
+        """Another library's memory as a buffer."""
+        return _Foreign(pointer, nbytes, owner)
+
+    def hold(self, owner: Any, streams: Sequence[Any]) -> None:
+        """Keep somebody alive until all that is in these streams now is done."""
+        for stream in streams:
+            self._put(stream, lambda: owner and None)
 
     # Kernels ----------------------------------------------------------------------------------------------
 

@@ -1,15 +1,21 @@
-"""A function on a device, as `Function` calls it with numpy arrays: copied in, run, copied out."""
+"""A function on a device, as `Function` calls it: with arrays that are there, or with host arrays, which are copied.
+
+Where results stay on the device nothing waits for them; what went wrong in a kernel is then raised where the host next
+waits for that device (`runtime.gpu.array.Pending`).
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aotdiff.codegen.gpu.plan import Plan
-from aotdiff.runtime.gpu.device import Device
+from aotdiff.runtime.gpu import devices
+from aotdiff.runtime.gpu.array import DeviceArray, Storage, here, pending
+from aotdiff.runtime.gpu.binding import DeviceBinder, Wanted
 from aotdiff.runtime.gpu.executor import Array, Executor
 
 if TYPE_CHECKING:
@@ -17,27 +23,88 @@ if TYPE_CHECKING:
     from aotdiff.runtime.interface import Interface
 
 _warned: set[tuple[str, int, str]] = set()
+_DTYPES = {"f64": np.float64, "f32": np.float32, "i64": np.int64, "bool": np.bool_}
 _ELEMENTS = {"d": "f64", "f": "f32", "l": "i64", "q": "i64", "?": "bool"}
 
 
 class GpuNative:
-    """One function on one device: `native(values, buffers)` as `runtime.native.Native`, for host arguments."""
+    """One function on one device: `native(values, buffers)` as `runtime.native.Native`.
 
-    __slots__ = ("executor", "fast", "interface", "reads")
+    `device()` gives the device; it is asked for at the first call. `reads` as in `ObjectCode`.
+    """
 
-    def __init__(self, plan: Plan, device: Device, code: bytes, interface: Interface):
-        self.executor = Executor(plan, device, code)
+    __slots__ = ("_executor", "code", "device", "fast", "interface", "plan", "reads")
+
+    def __init__(
+        self, plan: Plan, device: Callable[[], Any], code: bytes, interface: Interface, reads: Any = None
+    ) -> None:
+        self.plan = plan
+        self.code = code
+        self.device = device
         self.interface = interface
         self.fast = 0
-        self.reads = None
-        if plan.serial and plan.kernels:
-            _warn_once(interface)
+        self.reads = reads
+        self._executor: Executor | None = None
 
-    def __call__(self, values: Sequence[Any], buffers: Sequence[np.ndarray | None]) -> list[Any]:
-        device = self.executor.device
-        passed = [self._in(v) if isinstance(v, np.ndarray) else v for v in values]
+    @property
+    def executor(self) -> Executor:
+        if self._executor is None:
+            self._executor = Executor(self.plan, self.device(), self.code)
+            if self.plan.serial and self.plan.kernels:
+                _warn_once(self.interface)
+        return self._executor
+
+    def __call__(self, values: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:
+        if any(type(v) is DeviceArray for v in values) or any(type(b) is Wanted for b in buffers):
+            return self._on_device(values, buffers)
+        return self._on_host(values, buffers)
+
+    # Arrays on the device -----------------------------------------------------------------------------------
+
+    def _on_device(self, values: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:
+        executor = self.executor
+        stream = here(executor.device)
+        passed = []
+        for v in values:
+            if type(v) is DeviceArray:
+                v.storage.read_on(stream)
+                v = Array(v.storage.buffer, _ELEMENTS[v.dtype.char], v.shape)
+            passed.append(v)
+        run = executor.run(passed, stream)
         try:
-            run = self.executor.run(passed)
+            found = [self._result(run, k, wanted, stream) for k, wanted in enumerate(buffers)]
+        except BaseException:
+            run.release()
+            raise
+        pending(executor.device).add(run, bool(self.plan.sites))
+        if any(type(v) is DeviceArray and v.foreign for v in values):
+            from aotdiff.runtime.tensor import Tensor
+
+            return [Tensor(r) if type(r) is DeviceArray else r for r in found]
+        return found
+
+    def _result(self, run: Any, k: int, wanted: Any, stream: Any) -> Any:
+        if type(wanted) is not Wanted:
+            return run.get(k)
+        self._check_shape(run.results[k].shape, wanted.shape)
+        array, run.results[k] = run.results[k], None
+        dtype = np.dtype(_DTYPES[array.element])
+        return DeviceArray(Storage(run.device, array.buffer, stream), array.shape, dtype)
+
+    def _check_shape(self, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        if found != wanted:
+            sizes = (", ".join(map(str, shape)) for shape in (found, wanted))
+            place = self.interface.place
+            raise ValueError("{}: an array of sizes [{}] where [{}] was expected".format(place, *sizes))
+
+    # Arrays on the host -------------------------------------------------------------------------------------
+
+    def _on_host(self, values: Sequence[Any], buffers: Sequence[np.ndarray | None]) -> list[Any]:
+        device = self.executor.device
+        stream = here(device)
+        passed = [self._in(device, v, stream) if isinstance(v, np.ndarray) else v for v in values]
+        try:
+            run = self.executor.run(passed, stream)
             try:
                 return [self._out(run, k, buffer) for k, buffer in enumerate(buffers)]
             finally:
@@ -45,22 +112,19 @@ class GpuNative:
         finally:
             for each in passed:
                 if isinstance(each, Array):
-                    device.free(each.buffer, None)
+                    device.free(each.buffer, stream)
 
-    def _in(self, value: np.ndarray) -> Array:
-        device = self.executor.device
-        buffer = device.alloc(value.nbytes, None)
+    def _in(self, device: Any, value: np.ndarray, stream: Any) -> Array:
+        buffer = device.alloc(value.nbytes, stream)
         if value.nbytes:
-            device.copy_in(buffer, 0, value, None)
+            device.copy_in(buffer, 0, value, stream)
         return Array(buffer, _ELEMENTS[value.dtype.char], value.shape)
 
     def _out(self, run: Any, k: int, buffer: np.ndarray | None) -> Any:
         found = run.get(k)
         if buffer is None:
             return found
-        if found.shape != buffer.shape:
-            sizes = (", ".join(map(str, shape)) for shape in (found.shape, buffer.shape))
-            raise ValueError("{}: an array of sizes [{}] where [{}] was expected".format(self.interface.place, *sizes))
+        self._check_shape(found.shape, buffer.shape)
         buffer[...] = found
         return buffer
 
@@ -72,19 +136,48 @@ def _warn_once(f: Interface) -> None:
         warnings.warn(f"{f.place} has no parallel loop: it runs as one thread of the device", stacklevel=5)
 
 
-def emulated(compiler: Compiler, root: str, places: Places, interface: Interface, real: str) -> GpuNative:
-    """A function on the emulated device."""
-    from aotdiff.codegen import driver
-    from aotdiff.runtime.gpu import emulated as devices
+def function(
+    compiler: Compiler, root: str, places: Places, interface: Interface, real: str
+) -> tuple[DeviceBinder, GpuNative]:
+    """A function of a program for a device, as `Function` calls it."""
     from aotdiff.runtime.gpu.stages import planned
 
-    def target() -> Any:
-        from aotdiff.codegen.gpu.emulated import EmulatedTarget
+    target, finish, key = TARGETS[compiler.options.target](compiler)
+    plan, code, reads = planned(compiler, root, places, real, target, finish, key)
 
-        return EmulatedTarget()
+    def device() -> Any:
+        return devices.device(compiler.options.target)
+
+    return DeviceBinder(interface, device), GpuNative(plan, device, code, interface, reads)
+
+
+def _emulated(compiler: Compiler) -> tuple[Any, Any, str]:
+    """The emitter's target, what makes code of its text, and what the code depends on."""
+    from aotdiff.codegen import driver
+    from aotdiff.codegen.gpu.emulated import EmulatedTarget
 
     options = compiler.codegen_options()
-    plan, code = planned(
-        compiler, root, places, real, target, lambda text: driver.object_from(text, options), "emulated"
-    )
-    return GpuNative(plan, devices.device(), code, interface)
+    return EmulatedTarget, lambda text: driver.object_from(text, options), "emulated"
+
+
+def _cuda(compiler: Compiler) -> tuple[Any, Any, str]:
+    """For the GPU of this machine, or for one that is at least as old as most where there is none."""
+    from aotdiff.codegen.gpu import nvptx
+    from aotdiff.codegen.gpu.libdevice import MissingLibdevice
+    from aotdiff.runtime.errors import DeviceError
+
+    try:
+        arch = nvptx.arch_of(*devices.device("cuda").arch)
+    except DeviceError:
+        arch = nvptx.DEFAULT_ARCH
+
+    def finish(text: str) -> bytes:
+        try:
+            return nvptx.emit_ptx(text, None, arch, compiler.options.opt).encode()
+        except MissingLibdevice as missing:
+            raise DeviceError(str(missing)) from None
+
+    return nvptx.NvptxTarget, finish, f"cuda {arch}"
+
+
+TARGETS = {"emulated": _emulated, "cuda": _cuda}

@@ -20,8 +20,8 @@ Finish = Callable[[str], bytes]  # LLVM text of the kernels -> what the device l
 
 def planned(
     compiler: Compiler, root: str, places: Places, real: str, target: Callable[[], GpuTarget], finish: Finish, key: str
-) -> tuple[plans.Plan, bytes]:
-    """The plan of a function or derivative and its kernels' code, from the cache if they are there.
+) -> tuple[plans.Plan, bytes, tuple[int, ...] | None]:
+    """The plan of a function or derivative, its kernels' code and `ObjectCode.reads`, from the cache if it is there.
 
     `target` makes the emitter's target, `finish` turns text into code; `key` names both, with what they depend on.
     """
@@ -29,24 +29,29 @@ def planned(
     found = cache.get(whole)
     if found is not None:
         head, _, code = found.partition(b"\n")
-        return plans.from_json(json.loads(head)), code
-    plan, text = plan_text(compiler, root, places, real, target())
+        data, reads = json.loads(head)
+        return plans.from_json(data), code, tuple(reads)
+    plan, text, reads = plan_text(compiler, root, places, real, target())
     code = finish(text)
-    cache.put(whole, json.dumps(plan.to_json()).encode() + b"\n" + code)
-    return plan, code
+    cache.put(whole, json.dumps([plan.to_json(), reads]).encode() + b"\n" + code)
+    return plan, code, reads
 
 
 def plan_text(
     compiler: Compiler, root: str, places: Places, real: str, target: GpuTarget
-) -> tuple[plans.Plan, str]:
-    """The plan and the LLVM text of its kernels; a `CompileError` where the device cannot do it."""
+) -> tuple[plans.Plan, str, tuple[int, ...]]:
+    """The plan, the LLVM text of its kernels, and which parameter leaves' values it reads.
+
+    A `CompileError` where the device cannot do it.
+    """
     from aotdiff.codegen.gpu.build import build
     from aotdiff.codegen.gpu.places import Unsupported
+    from aotdiff.runtime.reads import values_read
 
     try:
         graph, name = device_graph(compiler, root, places, real)
         plan, module = build(graph, name, target, compiler.codegen_options())
-        return plan, module.text()
+        return plan, module.text(), values_read(graph, name)
     except Unsupported as error:
         raise _refused(compiler, error.message, error.loc) from None
 
