@@ -12,7 +12,7 @@ from aotdiff.codegen.strip import Strip, first_lanes, turn
 from aotdiff.codegen.text import is_literal
 
 from aotdiff.ir.graph import Op, Region
-from aotdiff.ir.types import Scalar
+from aotdiff.ir.types import F32, Scalar
 
 if TYPE_CHECKING:
     from aotdiff.codegen.function import FunctionEmitter
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aotdiff.codegen.par import Nest
 
 ROWS = 4
+BLOCK = 4096
 
 
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, linear: str) -> None:
@@ -106,7 +107,14 @@ class _Tile:
         fe, region = self.fe, self.loop.regions[0]
         reductions = [Reduction("sum", v.type, fe.lanes_of(v)) for v in region.yielded if isinstance(v.type, Scalar)]
         starts = [s for _ in known for r in reductions for s in r.starts(fe)]
-        level = Level(fe, fe.val(self.loop.operands[0]), starts)
+        count = fe.val(self.loop.operands[0])
+        # In f32 what is added up in blocks keeps its digits, however many terms there are.
+        blocks = Level(fe, count, starts, BLOCK) if F32 in (r.type for r in reductions) else None
+        if blocks is not None:
+            end = fe.intrinsic("smin", "i64", [count, fe.add(blocks.index, str(BLOCK))])
+            level = Level(fe, end, starts, 1, blocks.index)
+        else:
+            level = Level(fe, count, starts)
         fe.env[region.args[0]] = level.index
         scope = fe.enter(region)
         following: list[str] = []
@@ -118,6 +126,11 @@ class _Tile:
             fe.do(line)
         fe.leave()
         level.close(fe, following)
+        if blocks is not None:
+            each = [r for _ in known for r in reductions]
+            pairs = zip(each, blocks.accumulators, level.accumulators, strict=True)
+            blocks.close(fe, [r.join(fe, [total], part, "0")[0] for r, total, part in pairs])
+            level = blocks
         width = len(reductions)
         return [level.accumulators[n * width : (n + 1) * width] for n in range(len(known))]
 

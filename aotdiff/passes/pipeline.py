@@ -33,6 +33,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     specialize,
     strip,
     unroll,
+    widen_long_sums,
     widen_sums,
 )
 from aotdiff.passes.registry import PASSES, Pass, register, register_local
@@ -55,13 +56,13 @@ _LOOPS = (
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
-    *("hoist", "precompute", *CLEANUP, "hoist"),
+    *("widen-sums-but-contractions", "canonicalize", "hoist", "precompute", *CLEANUP, "hoist"),
 )
 
 # After differentiation, by optimisation level.
 PIPELINES: dict[int, tuple[str, ...]] = {
-    0: ("drop-unused-functions", "strip", "widen-sums"),
-    1: _SCALAR,
+    0: ("drop-unused-functions", "strip", "widen-sums", "widen-long-sums"),
+    1: (*_SCALAR, "widen-long-sums", *CLEANUP),
     2: (*_SCALAR, *_LOOPS),
     3: (*_SCALAR, *_LOOPS),
 }

@@ -200,6 +200,7 @@ fn looped(w: f32, x: f32[n]) -> f32 { var s = w - w; for i in 0..n { s += w * x[
 fn summed(w: f32, x: f32[n]) -> f32 = sum(w * x[i] for i in 0..n)
 fn product(w: f32[1], x: f32[n]) -> f32 = sum(reshape(x, n, 1) @ w)
 fn rows(w: f32[1], x: f32[n]) -> f32 = sum(w[0] * x[i] for i in 0..n)
+fn scattered(w: f32[1], x: f32[n]) -> f32 = sum(w[i64(x[i]) - 1] * x[i] for i in 0..n)
 """
 PAIRS = """
 fn energy(x: f64[n], y: f64[n], cell: i64[n]) -> f64 {
@@ -257,7 +258,7 @@ def long_loop(name: str) -> str:
 
 def narrow(name: str) -> str:
     g = getattr(ad.compile_source(NARROW), name).grad()
-    w = np.ones(1, np.float32) if name in ("rows", "product") else np.float32(1.0)
+    w = np.ones(1, np.float32) if name in ("rows", "product", "scattered") else np.float32(1.0)
     x = np.ones(20_000_000, np.float32)
     value, seconds, memory = measured(g, [w, x[:3]], [w, x])
     value = float(np.ravel(value)[0])
@@ -288,6 +289,7 @@ ROWS = [
     ("S22", "f32, added in a loop", narrow, "looped"),
     ("S22", "f32, sum", narrow, "summed"),
     ("S22", "f32, element of an array", narrow, "rows"),
+    ("S22", "f32, element found by data", narrow, "scattered"),
     ("S22", "f32, matrix product", narrow, "product"),
     ("S23", "pair loop", pairs, "pairs"),
     ("S24", "compile, 10 steps", trips, "10"),
