@@ -70,6 +70,7 @@ def supported() -> bool:
     """Whether this interpreter's objects are laid out as assumed here."""
     return (
         sys.implementation.name == "cpython"
+        and sys.version_info >= (3, 11)  # modules that were built run on older ones too
         and sys.maxsize > 1 << 32
         and getattr(sys, "_is_gil_enabled", lambda: True)()
         and not hasattr(sys, "getobjects")  # a tracing debug build
