@@ -52,8 +52,17 @@ def test_picture(cli, tmp_path):
     assert any("sum(100.0 * (x[i+1] - x[i]**2)**2" in w for w in words)
     assert "rosenbrock" in words and "vjp(rosenbrock, wrt = x)" in words
     assert any("par" in w for w in words) and any("yield" in w for w in words)
-    assert root.findall(".//{*}path")
+    assert any(w.startswith("v.9 = v.8 * 100.0") for w in words) and not any("const" in w for w in words)
+    assert len(root.findall(".//{*}path[@class='edge']")) > 20
     assert {g.get("data-line") for g in root.findall(".//{*}g")} & {"3", "4"}
+
+
+def test_picture_colours_the_lines_of_the_program_only(cli, tmp_path):
+    """Line 3 of the file of library functions is not line 3 of the program."""
+    (tmp_path / "inverse.grad").write_text("fn f(a: f64[n, n]) -> f64[n, n] = inv(a)\n")
+    assert cli("graph", "inverse.grad", "f", "-o", "out.svg").status == 0
+    root = xml.parse(tmp_path / "out.svg").getroot()
+    assert {g.get("data-line") for g in root.findall(".//{*}g")} == {"1", None}
 
 
 def test_page(cli, tmp_path):
