@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aotdiff.runtime.errors import AssertionFailed, DeviceError
     from aotdiff.runtime.function import Function
     from aotdiff.runtime.gradcheck import GradcheckError, gradcheck
+    from aotdiff.runtime.gpu.streams import stream
     from aotdiff.runtime.gradmode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
     from aotdiff.runtime.module import Module, compile, compile_source, load
     from aotdiff.runtime.native import set_num_threads
@@ -41,6 +42,7 @@ _PLACES = {
     "set_num_threads": "aotdiff.runtime.native",
     "Tensor": "aotdiff.runtime.tensors",
     "from_numpy": "aotdiff.runtime.tensors",
+    "stream": "aotdiff.runtime.gpu.streams",
     "tensor": "aotdiff.runtime.tensors",
     "grad": "aotdiff.runtime.tensors",
     "backward": "aotdiff.runtime.tensors",
@@ -71,6 +73,7 @@ __all__ = [
     "no_grad",
     "set_grad_enabled",
     "set_num_threads",
+    "stream",
     "tensor",
 ]
 
