@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from aotdiff.runtime.engine import grad
     from aotdiff.runtime.errors import AssertionFailed, DeviceError
     from aotdiff.runtime.function import Function
-    from aotdiff.runtime.gradcheck import GradcheckError, gradcheck
     from aotdiff.runtime.gpu.streams import stream
+    from aotdiff.runtime.gradcheck import GradcheckError, gradcheck
     from aotdiff.runtime.gradmode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
     from aotdiff.runtime.module import Module, compile, compile_source, load
     from aotdiff.runtime.native import set_num_threads

@@ -1,20 +1,25 @@
-"""Machine code for NVIDIA's GPUs, made without one: every operation and kind, with and without optimisation.
+"""Machine code for NVIDIA's GPUs, made without one: every operation and kind, samples, benchmark programs.
 
 nvJitLink is the assembler that the driver has too; it refuses what a driver would refuse.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aotdiff.codegen.gpu import nvptx
 from aotdiff.codegen.gpu.device import device_code
 from aotdiff.codegen.loader import Options
 
+import aotdiff as ad
 from aotdiff.ir.builder import new_func
 from aotdiff.ir.graph import Module
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import BOOL, F32, F64, I64
+from aotdiff.runtime.gpu.stages import plan_text
+from aotdiff.runtime.interface import Leaf, leaves
 from tests.gpu.wheels import machine_code, needs_machine_code
 
 TYPES = {"f64": F64, "f32": F32, "i64": I64, "bool": BOOL}
@@ -57,3 +62,53 @@ def test_operations(name: str, opt: int) -> None:
     for arch in ("sm_80", "sm_90"):
         parts = [ptx_of(name, kinds, attrs, opt, arch) for kinds, attrs in signatures(name)]
         assert machine_code(parts, arch).cubin.startswith(b"\x7fELF")
+
+
+# Programs ----------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = sorted((ROOT / "samples").glob("*.grad"))
+BENCHMARKS = sorted((ROOT / "tests" / "benchmarks" / "programs").glob("*.grad"))
+
+
+def kernels_of(f: Any, arch: str, opt: int) -> str:
+    """PTX of a function's kernels; empty where it has none."""
+    compiler, root, places = f.recipe()
+    plan, text, _ = plan_text(compiler, root, places, "f64", nvptx.NvptxTarget())
+    return nvptx.emit_ptx(text, None, arch, opt) if plan.kernels else ""
+
+
+def functions(path: Path, opt: int) -> list[Any]:
+    """The exported functions and their gradients by all float parameters."""
+    module = ad.compile(path, target="cuda", opt=opt)
+    found = [module[name] for name in module]
+    for f in list(found):
+        floats = [p.name for p in f.parameters if any(leaf.is_float for leaf in leaves(p.kind))]
+        if floats and any(leaf.is_float for leaf in leaves(f.interface.result)):
+            found.append(f.vjp(wrt=tuple(floats)))
+    return found
+
+
+def is_benchmark(f: Any) -> bool:
+    """Functions and gradients of numbers: what programs spend their time in. Others may spill, but must assemble."""
+    value = f.module[f.recipe()[1]].interface.result
+    return not f.recipe()[2] or (isinstance(value, Leaf) and not value.sizes)
+
+
+@needs_machine_code
+@pytest.mark.parametrize("path", [*SAMPLES, *BENCHMARKS], ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_programs(path: Path) -> None:
+    for f in functions(path, 3):
+        for arch in ("sm_80", "sm_90"):
+            ptx = kernels_of(f, arch, 3)
+            made = machine_code([ptx], arch) if ptx else None
+            if made is not None and is_benchmark(f):
+                assert made.spills() == {}, f.name
+
+
+@needs_machine_code
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
+def test_samples_without_optimisation(path: Path) -> None:
+    for f in functions(path, 0):
+        ptx = kernels_of(f, "sm_80", 0)
+        assert not ptx or machine_code([ptx], "sm_80").cubin.startswith(b"\x7fELF")

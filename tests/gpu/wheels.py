@@ -53,9 +53,10 @@ class MachineCode:
     log: str
 
     def spills(self) -> dict[str, int]:
-        """Bytes of spill stores by function, where there are any."""
+        """Bytes of spill stores by kernel, where there are any; what a called function saves for its caller is none."""
+        kernels = set(re.findall(r"Compiling entry function '(\S+)'", self.log))
         found = re.findall(r"Function properties for (\S+)\n[^\n]*?(\d+) bytes spill stores", self.log)
-        return {name: int(count) for name, count in found if int(count)}
+        return {name: int(count) for name, count in found if int(count) and name in kernels}
 
     def registers(self) -> list[int]:
         return [int(n) for n in re.findall(r"Used (\d+) registers", self.log)]
