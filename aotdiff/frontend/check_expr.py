@@ -129,6 +129,10 @@ _FOREIGN = {
     "e": 'write "exp(1.0)"',
     "int": 'the conversion is "i64(x)"',
     "float": 'the conversion is "f64(x)"',
+    "True": 'write "true"',
+    "False": 'write "false"',
+    "None": "there is no empty value",
+    "print": "functions give values and print nothing",
 }
 
 

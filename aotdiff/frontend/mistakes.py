@@ -332,6 +332,14 @@ def colon_block(failure: Failure) -> Explanation | None:
     return None
 
 
+def condition_last(failure: Failure) -> Explanation | None:
+    """`x if c else y`"""
+    token = failure.token
+    if token.type == "IF" and failure.accepts("PLUS") and not failure.brackets():
+        return Explanation(token_span(failure.path, token), "a choice is written `if c { a } else { b }`")
+    return None
+
+
 def slash_comment(failure: Failure) -> Explanation | None:
     """`// words` or `/* words`: comments of other languages."""
     token, i = failure.token, failure.position
@@ -354,6 +362,7 @@ def slash_comment(failure: Failure) -> Explanation | None:
 RULES: tuple[Callable[[Failure], Explanation | None], ...] = (
     bad_character,
     slash_comment,
+    condition_last,
     foreign_word,
     equals_in_condition,
     update_in_expression,

@@ -26,6 +26,8 @@ def explain_item(path: str, chunk: Chunk) -> Explanation:
         return bad_character(Failure(path, chunk.tokens, 0, None)) or Explanation(span, "unexpected character")
     if first in FOREIGN:
         return Explanation(span, FOREIGN[str(first)])
+    if first.type in ("DOUBLE_SLASH", "SLASH"):
+        return Explanation(span, "a comment begins with `#` and ends with its line")
     if first.type == "VAR":
         return Explanation(span, "a variable belongs in a function; a constant is written `let name = value`")
     if first.type == "NAME" and len(chunk.tokens) > 1 and chunk.tokens[1].type == "LPAR":

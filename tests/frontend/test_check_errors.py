@@ -531,6 +531,14 @@ fn f(x: f64[n]) -> f64[n] = x[1..]
         [],
     ),
     (
+        "fn f(x: f64) -> bool { print(x); True }",
+        [
+            '1:24: unknown name "print"; functions give values and print nothing',
+            '1:34: unknown name "True"; write "true"',
+        ],
+        [],
+    ),
+    (
         "fn f(x: float) -> f64 = x",
         [
             '1:9: unknown type `float`; did you mean "f64"?',

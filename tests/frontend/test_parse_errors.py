@@ -38,6 +38,7 @@ MISTAKES = [
     ("f(y += 2)", 1, 5, "`+=` is a statement of its own"),
     ("y **= 2", 1, 5, "there is no `**=`; write `a = a ** ...`"),
     ("y++", 1, 3, "`++` is no operator; to add one write `k += 1`"),
+    ("let z = y if y > 0.0 else 1.0", 1, 11, "a choice is written `if c { a } else { b }`"),
     ("let z = +y", 1, 9, "a number has no `+` before it"),
     ("0.0 < y < 1.0", 1, 9, "comparisons do not chain; write `0.0 < y and y < 1.0`"),
     ("let z = 1.", 1, 10, "digits on both sides"),
@@ -146,6 +147,7 @@ def test_a_mistake_gives_one_message(text: str) -> None:
 ITEM_MISTAKES = [
     ("def f(x):\n    return x\n", 1, 1, "a function is written `fn name"),
     ("f(x: f64) -> f64 { x }\n", 1, 1, "a function begins with `fn`"),
+    ("// a comment\nfn g(x: f64) -> f64 = x\n", 1, 1, "a comment begins with `#`"),
     ("x = 3\nprint(x)\n", 1, 1, "found `x` outside a function"),
     ("var x = 3\n", 1, 1, "a constant is written `let name = value`"),
     ("let mut x = 3\n", 1, 5, "declared with `var`"),
