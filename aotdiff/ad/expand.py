@@ -23,11 +23,6 @@ def expand_derivatives(module: Module) -> None:
     use_records(module)
 
 
-def expand_function(module: Module, name: str) -> None:
-    """Replace the derivative operations of one function and of what it reaches."""
-    _expand(module, name, set())
-
-
 def _derivative(func: Func) -> Op | None:
     """A derivative operation of the function that is still to be replaced."""
     return next((op for op in func.body.walk() if op.name in ("vjp", "jvp")), None)
@@ -44,8 +39,7 @@ def _expand(module: Module, name: str, done: set[str]) -> None:
     while (op := _derivative(func)) is not None:
         _expand(module, op.attrs["callee"], done)
         _replace(module, op)
-        # What was generated transposes users' rules by `vjp` operations of its own.
-        _expand(module, op.attrs["callee"], done)
+        done.add(op.attrs["callee"])
 
 
 def _replace(module: Module, op: Op) -> None:

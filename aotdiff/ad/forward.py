@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aotdiff.ad.dependence import Dependence, Summary
 from aotdiff.ad.forward_sweep import Sweep
-from aotdiff.ad.requests import calling, has_rule, request_of
+from aotdiff.ad.requests import Request, calling, has_rule, request_of
 from aotdiff.ad.tangents import Tangents
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Region, Value
@@ -26,7 +26,7 @@ def jvp_func(module: Module, func: Func, wrt: Sequence[int], value: bool) -> Fun
     """The function `func`'s parameters, then one tangent per `wrt` -> (results if `value`), tangents of float results.
 
     It is added to the module, or found there if it was made before. What it calls must be free of `vjp` and `jvp`
-    operations; where a rule given as a `vjp` is used, the new functions contain a `vjp` operation of that rule.
+    operations, and so must be the rules used.
     """
     if request_of(module, func) is not None:
         func = calling(func)
@@ -88,14 +88,8 @@ class Forward:
 
     def version(self, name: str, mask: tuple[bool, ...]) -> tuple[Func, Summary]:
         """`inner` for a function that was not asked about before, free of derivative operations."""
-        from aotdiff.ad.expand import expand_function
-
         self.dependence.solve(name, mask)
-        known = len(self.module.funcs)
-        new, summary = self.inner(name, mask)
-        if len(self.module.funcs) > known:
-            expand_function(self.module, new.name)
-        return new, summary
+        return self.inner(name, mask)
 
     def inner(self, name: str, mask: tuple[bool, ...]) -> tuple[Func, Summary]:
         """The version for calls: parameters, tangents of those in `mask`, then of handles; results, active tangents."""
@@ -135,11 +129,12 @@ class Forward:
                    tangents: list[Value]) -> list[Value]:
         """Tangents of the results: a pullback is linear in its cotangents, so its own pullback is the pushforward."""
         pullback = self.module.funcs[func.attrs["vjp"]]
-        wrt = tuple(range(len(args), len(pullback.params)))
+        count = len(pullback.params)
+        wrt = tuple(range(len(args), count))
+        none, seeded = (False,) * count, tuple(is_differentiable(t) for t in pullback.result_types)
+        transpose = self.pullbacks.function(Request(pullback.name, wrt, seeded, none, none, False))
         zeros = [self.tangents.zero(b, results[i]) for i in float_indices(func.result_types)]
-        types = [pullback.params[i].type for i in wrt]
-        attrs = {"callee": pullback.name, "wrt": wrt, "value": False}
-        return b.emit("vjp", [*args, *zeros, *tangents], types, attrs).results
+        return b.call(transpose, [*args, *zeros, *tangents])
 
     def _register(self, key: tuple, func: Func, types: list) -> Func:
         attrs = {"derived": key} | {k: func.attrs[k] for k in ("recursive", "inline") if k in func.attrs}

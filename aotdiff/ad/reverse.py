@@ -23,7 +23,7 @@ from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.rewrite import substitute
 from aotdiff.ir.types import Acc, Record, Scalar, Type, array_type, dims_of, element_of
 from aotdiff.passes.facts import functions_that_check
-from aotdiff.passes.inline import call_order
+from aotdiff.passes.inline import recursive_functions
 from aotdiff.passes.pipeline import run
 
 
@@ -61,7 +61,7 @@ class Pullbacks:
         self.records = records
         self._forward = forward
         self._made = {f.attrs["derived"]: f for f in module.funcs.values() if "derived" in f.attrs}
-        self._recursive = call_order(module)[1]
+        self._recursive = recursive_functions(module)
         self._depth = 0
 
     @property
@@ -150,7 +150,7 @@ def use_records(module: Module) -> None:
 
     For when all derivatives are expanded. Those of recursive functions were written so at once.
     """
-    recursive = call_order(module)[1]
+    recursive = recursive_functions(module)
     pullbacks: Pullbacks | None = None
     written: list[tuple[Func, Func]] = []
     for func in list(module.funcs.values()):

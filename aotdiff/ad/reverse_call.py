@@ -108,10 +108,10 @@ def _ruled(sw: Sweep, op: Op, func: Func, adjoints: list[Value | None]) -> None:
 
 
 def _transposed(sw: Sweep, b: Builder, rule: Func, op: Op, floats: list[int], seeds: list[Value]) -> list[Value]:
-    from aotdiff.ad.reverse import vjp_func
-
     count = len(op.operands)
     wrt = tuple(range(count, count + len(floats)))
-    reverse = vjp_func(sw.pullbacks.module, rule, wrt, False)
+    none = (False,) * len(rule.params)
+    seeded = tuple(is_differentiable(t) for t in rule.result_types)
+    reverse = sw.pullbacks.function(Request(rule.name, wrt, seeded, none, none, False))
     zeros = [sw.zeros(op.operands[k]) for k in floats]
     return b.call(reverse, [*op.operands, *zeros, *seeds])

@@ -58,9 +58,14 @@ def inline_calls(module: Module, allowed: Callable[[Func], bool], everything: bo
             bodies.add(name)
 
 
-def call_order(module: Module) -> tuple[list[str], set[str]]:
-    """Function names, callees before callers, and those that can reach themselves."""
-    return _order({func.name: callees(func) for func in module.funcs.values()})
+def recursive_functions(module: Module) -> set[str]:
+    """Names of functions that can reach themselves by calls; a rule that calls its function is no recursion."""
+    graph = {}
+    for func in module.funcs.values():
+        rules = sum(rule in func.attrs for rule in ("vjp", "jvp"))
+        names = callees(func)
+        graph[func.name] = names[: len(names) - rules]
+    return _order(graph)[1]
 
 
 def _order(graph: dict[str, list[str]]) -> tuple[list[str], set[str]]:

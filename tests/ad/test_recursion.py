@@ -150,3 +150,63 @@ def test_time_is_linear(module, form: str) -> None:
 
     run(10)
     assert best(2 * DEPTH) < 3.5 * best(DEPTH) + 0.002
+
+
+RULES = """
+fn cube(x: f64) -> f64 = x * x * x
+fn cube_back(x: f64, c: f64) -> f64 = 3.0 * c * square(x)
+derivative vjp cube = cube_back
+fn square(x: f64) -> f64 = x * x
+fn square_forth(x: f64, d: f64) -> f64 = 2.0 * x * d
+derivative jvp square = square_forth
+
+fn ruled(x: f64, n: i64) -> f64 {
+    if n == 0 { return x }
+    0.1 * cube(ruled(x, n - 1)) + 0.3 * square(x) + 0.05 * norm([x, other(x, n // 2)])
+}
+fn other(x: f64, n: i64) -> f64 = if n == 0 { sin(x) } else { 0.3 * other(x, n - 1) + square(x) }
+
+fn power(x: f64, n: i64) -> f64 = if n == 0 { 1.0 } else { x * power(x, n - 1) }
+fn given(x: f64, n: i64) -> f64 = power(x, n)
+fn given_back(x: f64, n: i64, c: f64) -> f64 = if n == 0 { 0.0 } else { c * f64(n) * given(x, n - 1) }
+derivative vjp given = given_back
+fn series(x: f64, n: i64) -> f64 = sum(given(x, k) / (k + 1) for k in 0..n)
+
+fn inner(x: f64, y: f64, n: i64) -> f64 = if n == 0 { x * y } else { sin(y * inner(x, y, n - 1)) }
+fn outer(x: f64, n: i64) -> f64 = if n == 0 { x } else { 0.5 * outer(x, n - 1) + grad(inner)(x, 0.5 * x, n) }
+"""
+
+
+def other(x, n):
+    return mpmath.sin(x) if n == 0 else mpmath.mpf("0.3") * other(x, n - 1) + x * x
+
+
+def ruled(x, n):
+    if n == 0:
+        return x
+    return ruled(x, n - 1) ** 3 / 10 + 3 * x * x / 10 + mpmath.sqrt(x * x + other(x, n // 2) ** 2) / 20
+
+
+def series(x, n):
+    return sum(x**k / (k + 1) for k in range(n))
+
+
+def inner(x, y, n):
+    return x * y if n == 0 else mpmath.sin(y * inner(x, y, n - 1))
+
+
+def outer(x, n):
+    return x if n == 0 else outer(x, n - 1) / 2 + mpmath.diff(lambda t: inner(t, x / 2, n), x)
+
+
+@pytest.mark.parametrize("function", [ruled, series, outer])
+def test_with_rules_and_derivatives_inside(function) -> None:
+    """Rules of one's own in recursions and recursions in rules; a gradient of a recursion in another recursion."""
+    with mpmath.workdps(50):
+        want = [float(mpmath.diff(lambda t: function(t, 4), mpmath.mpf(0.7), k)) for k in range(4)]
+    f = getattr(ad.compile_source(RULES), function.__name__)
+    np.testing.assert_allclose(f.value_and_grad()(0.7, 4), want[:2], rtol=1e-12)
+    seconds = [f.hvp()(0.7, 4, 1.0), f.grad().grad()(0.7, 4), f.grad().jvp()(0.7, 4, 1.0)]
+    np.testing.assert_allclose(seconds, [want[2]] * 3, rtol=1e-12)
+    thirds = [f.hvp().jvp()(0.7, 4, 1.0, 1.0), f.grad().grad().grad()(0.7, 4)]
+    np.testing.assert_allclose(thirds, [want[3]] * 2, rtol=1e-11)
