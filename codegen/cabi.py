@@ -290,13 +290,16 @@ entry:"""
         return f"define {result} @{name}({params}) nounwind #1000 {{\nstart:{check}{body}\n}}"
 
 
-def wrappers(functions: Sequence[CFunction], triple: str = "", features: Sequence[str] = ()) -> str:
+def wrappers(
+    functions: Sequence[CFunction], triple: str = "", features: Sequence[str] = (), threads: bool = False
+) -> str:
     """LLVM IR of the entries of a library, to be added to the text of the module that has their native entries.
 
     features: what the processor must have; entries check it, and are themselves code for any processor.
+    threads: calls may use several, in the thread's own workspace (not in the caller's memory).
     """
     check = processor_check(triple, features)
-    return _all(functions, library_state(triple) + check, True, bool(check))
+    return _all(functions, library_state(triple, threads) + check, True, bool(check))
 
 
 def in_memory(functions: Sequence[CFunction]) -> str:

@@ -51,6 +51,9 @@ def poll(fe: FunctionEmitter, loc: Loc | None = None) -> None:
     if not fe.module.target.interrupts:
         return
     flag = fe.op(f"load volatile i32, ptr {interrupt_flag(fe)}, align 4")
+    if fe.module.threads != 1:
+        stop = fe.op(f"load volatile i32, ptr {fe.bytes_at('%ctx', context.STOP)}, align 4")
+        flag = fe.op(f"or i32 {flag}, {stop}")
     label = fe.label("interrupt")
     fe.cold.append(f"{label}:")
     fe.cold += ["  " + t for t in fe.report("KeyboardInterrupt", loc or fe.op_now.loc or fe.func.loc, "interrupted")]

@@ -18,6 +18,10 @@ valid start. `aotdiff.release` (exported by every module) gives its memory back.
     1080  i64   dirty          not 0 if anything was allocated since the last reset
     1088  ptr   free[192]      free lists by size class
     2624  ptr   stack          a stack of its own for functions that recurse, kept between calls
+    2632  ptr   threads        null, or the table of functions that share work between threads (see `codegen.team`)
+    2640  ptr   team           the threads that help, kept between calls
+    2648  i64   most           threads a call may use at most; 0 for as many as there are processors
+    2656  i32   stop           not 0 stops what this thread does for another's call
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ CHUNKS, BUMP, BUMP_END, TOTAL, WANT, KEEP, DIRTY, FREE = 1032, 1040, 1048, 1056,
 FREE_LISTS = 192
 MESSAGE_SIZE = 1000
 STACK = FREE + 8 * FREE_LISTS
-SIZE = STACK + 8
+THREADS, TEAM, MOST, STOP = STACK + 8, STACK + 16, STACK + 24, STACK + 32
+SIZE = STACK + 40
 STACK_SIZE = 256 << 20
 KEEP_DEFAULT = 1 << 30
 
@@ -64,6 +69,10 @@ class Context(ctypes.Structure):
         ("dirty", ctypes.c_int64),
         ("free", ctypes.c_void_p * FREE_LISTS),
         ("stack", ctypes.c_void_p),
+        ("threads", ctypes.c_void_p),
+        ("team", ctypes.c_void_p),
+        ("most", ctypes.c_int64),
+        ("stop", ctypes.c_int64),
     ]
 
 

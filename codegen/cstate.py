@@ -5,6 +5,7 @@ from __future__ import annotations
 from aotdiff.codegen import context
 from aotdiff.codegen.context import BUMP, BUMP_END, INTERRUPT, KEEP, LINE, MESSAGE, MESSAGE_SIZE, SIZE
 from aotdiff.codegen.system import at_exit
+from aotdiff.codegen.team import TABLE
 
 _PLACE = (SIZE + 63) & -64  # of a context in memory of the caller
 
@@ -67,7 +68,7 @@ entry:
   %new = icmp eq i8 %known, 0
   br i1 %new, label %first, label %out
 first:
-  store i8 1, ptr %knownat
+  store i8 1, ptr %knownat{{threads}}
   call void @aotdiff.at_exit(ptr %ctx)
   br label %out
 out:
@@ -111,14 +112,21 @@ define internal i64 @aotdiff.used(ptr %ctx) nounwind {{
 """
 
 
-def library_state(triple: str) -> str:
-    """LLVM text of the state of a library."""
-    return _LIBRARY + at_exit(triple)
+_WITH_THREADS = f"""
+  %tableat = getelementptr i8, ptr %ctx, i64 {context.THREADS}
+  store ptr @{TABLE}, ptr %tableat"""
+
+
+def library_state(triple: str, threads: bool = False) -> str:
+    """LLVM text of the state of a library, of one whose calls may use several threads."""
+    return _LIBRARY.replace("{threads}", _WITH_THREADS if threads else "") + at_exit(triple)
 
 
 # Of code in memory, which has no thread-local storage of its own: a POSIX key that `set_key` gives.
 IN_MEMORY = f"""
 @aotdiff.key = internal global i32 0
+@aotdiff.table = internal global ptr null
+@aotdiff.most = internal global ptr null
 @aotdiff.spare = internal global [{SIZE} x i8] zeroinitializer, align 16
 declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
@@ -126,6 +134,13 @@ declare ptr @calloc(i64, i64)
 
 define void @aotdiff.set_key(i32 %key) {{
   store i32 %key, ptr @aotdiff.key
+  ret void
+}}
+
+; The table of `codegen.team` or null, and where the most threads a call may use are.
+define void @aotdiff.set_threads(ptr %table, ptr %most) {{
+  store ptr %table, ptr @aotdiff.table
+  store ptr %most, ptr @aotdiff.most
   ret void
 }}
 
@@ -146,12 +161,24 @@ first:
   %full = icmp eq ptr %made, null
   br i1 %full, label %spare, label %keep
 keep:
+  %table = load ptr, ptr @aotdiff.table
+  %tableat = getelementptr i8, ptr %made, i64 {context.THREADS}
+  store ptr %table, ptr %tableat
   %rc = call i32 @pthread_setspecific(i32 %key, ptr %made)
   br label %out
 spare:
   br label %out
 out:
   %ctx = phi ptr [ %found, %entry ], [ %made, %keep ], [ @aotdiff.spare, %spare ]
+  %where = load ptr, ptr @aotdiff.most
+  %nowhere = icmp eq ptr %where, null
+  br i1 %nowhere, label %done, label %limit
+limit:
+  %most = load atomic i64, ptr %where monotonic, align 8
+  %mostat = getelementptr i8, ptr %ctx, i64 {context.MOST}
+  store i64 %most, ptr %mostat
+  br label %done
+done:
   ret ptr %ctx
 }}
 

@@ -18,6 +18,7 @@ from aotdiff.codegen.loader import LOCK, CodegenError, Native, Options, load, ta
 from aotdiff.codegen.module import ModuleText
 from aotdiff.codegen.processor import host_features, required_features
 from aotdiff.codegen.system import fitted
+from aotdiff.codegen.team import TABLE, has_threads
 
 from aotdiff.ir.graph import Module
 
@@ -36,16 +37,33 @@ def exported(module: Module, exports: Sequence[str] | None) -> list[str]:
     return [name for name, func in module.funcs.items() if func.attrs.get("export")]
 
 
+def team_text(options: Options | None = None) -> str:
+    """LLVM IR of what shares work between threads, as a module of its own; `aotdiff.threads` gives the table."""
+    triple = (options or Options()).triple or llvm.get_process_triple()
+    module = ModuleText(Module(), targets.CpuTarget(triple, {}, False), Options())
+    module.need("aot.team")
+    return module.write([]) + f"define ptr @aotdiff.threads() {{\n  ret ptr @{TABLE}\n}}\n"
+
+
 def emit_llvm(
-    module: Module, exports: Sequence[str] | None = None, options: Options | None = None, scratch: bool = False
+    module: Module,
+    exports: Sequence[str] | None = None,
+    options: Options | None = None,
+    scratch: bool = False,
+    team: bool = False,
 ) -> str:
-    """LLVM IR as emitted, before LLVM's own optimisation; with `scratch`, the allocator is there for added text."""
+    """LLVM IR as emitted, before LLVM's own optimisation.
+
+    With `scratch`, the allocator is there for added text; with `team`, what shares work between threads.
+    """
     options = options or Options()
     triple = options.triple or llvm.get_process_triple()
     target = targets.CpuTarget(triple, _feature_set(options), options.vector_math)
     text = ModuleText(module, target, options)
     if scratch:
         text.need("aot.alloc")
+    if team:
+        text.need("aot.team")
     return text.write(exported(module, exports))
 
 
@@ -54,8 +72,10 @@ def library_llvm(module: Module, functions: Sequence[CFunction], options: Option
     options = options or Options()
     names = list(dict.fromkeys(f.native for f in functions))
     triple = options.triple or llvm.get_process_triple()
-    text = emit_llvm(module, names, options, scratch=True)
-    text += cabi.wrappers(functions, triple, required_features(options.cpu, options.triple))
+    threads = options.threads != 1 and has_threads(triple)
+    text = emit_llvm(module, names, options, scratch=True, team=threads)
+    text += cabi.wrappers(functions, triple, required_features(options.cpu, options.triple), threads)
+    text = text.replace("define weak void @aotdiff.release", "define weak hidden void @aotdiff.release")
     return fitted(text, triple)
 
 

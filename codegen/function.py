@@ -38,6 +38,7 @@ class FunctionEmitter(ScalarText):
         self.env: dict[Value, str | Ref | Handle] = {}
         self.hints: dict[Value, tuple[str, tuple[str, ...], int]] = {}
         self.strip: Strip | None = None
+        self.inside = False  # a `par`, whose iterations may be some thread's share
         self.scopes: list[Scope] = []
         self.nonneg: set[str] = set()
         self.stack_room = 2048 if recursive else 65536

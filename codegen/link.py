@@ -67,6 +67,7 @@ def shared_library(data: bytes, path: Path, triple: str | None = None) -> None:
         source, made = Path(folder, "code.o"), Path(folder, "code.so")
         source.write_bytes(data)
         libraries = ["-lmvec"] if b"_ZGV" in data else []
+        libraries += ["-pthread"] if b"pthread_create" in data else []
         _run([*compiler, "-shared", "-o", str(made), str(source), *libraries, "-lm"])
         os.replace(made, path)
 

@@ -23,7 +23,8 @@ class CodegenError(Exception):
 class Options:
     """How to compile. cpu: "native", "generic" or a name LLVM knows; triple: None for this machine.
 
-    strips: several iterations of a `par` at once where its body has loops (from opt 2).
+    strips: several iterations of a `par` at once where its body has loops (from opt 2). threads: how many an outermost
+    `par` may be split between (0: as many as the machine that runs it has); 1 for code without threads.
     """
 
     opt: int = 3
@@ -32,11 +33,13 @@ class Options:
     triple: str | None = None
     vector_math: bool = True
     strips: bool = True
+    threads: int = 1
 
     def key(self) -> str:
         """What object code depends on besides the graph."""
         cpu = f"{llvm.get_host_cpu_name()}+{features_of(self)}" if self.cpu == "native" else self.cpu
         parts = (self.opt, self.fast_math, cpu, self.triple or llvm.get_process_triple(), self.vector_math, self.strips)
+        parts += (self.threads,)
         return f"{llvm.llvm_version_info}:{parts}"
 
 

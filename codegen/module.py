@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import runtime_math, sort
+from aotdiff.codegen import runtime_math, sort, team
 from aotdiff.codegen.bufferize import analyse, call_order, recursive_functions, summarise
 from aotdiff.codegen.calls import EntryEmitter, InternalEmitter
 from aotdiff.codegen.records import RecordFunctions, RecordText, function_names
 from aotdiff.codegen.text import c_string
 
-from aotdiff.ir.graph import Module
+from aotdiff.ir.graph import Module, Region
 
 if TYPE_CHECKING:
     from aotdiff.codegen.driver import Options
@@ -45,6 +45,8 @@ class ModuleText:
         self.flags = self.fast or "contract "
         self.reduction_flags = self.fast or "reassoc contract "
         self.strips = options.strips and options.opt > 1
+        split = target.interrupts and team.has_threads(target.triple)
+        self.threads = options.threads if split else 1
         self.needed: dict[str, None] = {}
         self.summaries: dict = {}
         self._declarations: dict[str, None] = {}
@@ -55,6 +57,8 @@ class ModuleText:
         self._extra: dict[str, str] = {}
         self._functions: list[str] = []
         self._flag = self._nowhere = False
+        self._deep: set[str] = set()
+        self._numbered = 0
 
     # What functions ask for --------------------------------------------------------------------------------
 
@@ -87,6 +91,18 @@ class ModuleText:
         self._nowhere = True
         return "@aot.nowhere"
 
+    def add_function(self, text: str) -> None:
+        self._functions.append(text)
+
+    def new_symbol(self, stem: str) -> str:
+        """A name for a function to be added."""
+        self._numbered += 1
+        return f"{stem}{self._numbered}"
+
+    def reaches_recursion(self, region: Region) -> bool:
+        """Whether a recursive function may be called."""
+        return any(op.name == "call" and op.attrs["callee"] in self._deep for op in region.walk())
+
     def record_functions(self, record: str) -> RecordFunctions:
         self._records[record] = None
         return function_names(record)
@@ -116,7 +132,7 @@ class ModuleText:
         recursive = recursive_functions(self.graph, names)
         self.summaries = summarise(self.graph, names)
         called = {op.attrs["callee"] for n in names for op in self.graph.funcs[n].body.walk() if op.name == "call"}
-        deep = _reaching(self.graph, names, recursive)
+        deep = self._deep = _reaching(self.graph, names, recursive)
         for name in names:
             func = self.graph.funcs[name]
             if name not in called and name not in exports:
@@ -127,7 +143,7 @@ class ModuleText:
             if name in exports:
                 self._functions.append(self.entry(self, func, flow, name in deep).emit())
         for name in self.exported_support:
-            self.need(name)
+            self.need(name if self.threads == 1 else f"{name}.threads")
         return self._assemble()
 
     def _assemble(self) -> str:

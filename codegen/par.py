@@ -230,12 +230,24 @@ def emit_par(fe: FunctionEmitter, op: Op) -> None:
         if kind != "map" and isinstance(v.type, Scalar)
     ]
     nest = Nest(op, region, extents, lead, maps, reductions)
-    _bind_results(fe, op, maps, reductions, nest.emit(fe))
+    _bind_results(fe, op, maps, reductions, _emit_nest(fe, op, nest))
+
+
+def _emit_nest(fe: FunctionEmitter, op: Op, nest: Nest) -> list[str]:
+    from aotdiff.codegen import split
+
+    estimate = split.wanted(fe, op)
+    if estimate is not None:
+        return split.emit(fe, nest, estimate)
+    inside, fe.inside = fe.inside, True
+    state = nest.emit(fe)
+    fe.inside = inside
+    return state
 
 
 @dataclass(slots=True)
 class Nest:
-    """A `par` being emitted."""
+    """A `par` being emitted; `part`: of the first index only the iterations from one to (not including) another."""
 
     op: Op
     region: Region
@@ -243,6 +255,12 @@ class Nest:
     lead: list[str]
     maps: list[Map]
     reductions: list[tuple[Reduction, Value]]
+    part: tuple[str, str] | None = None
+
+    def span(self, r: int) -> tuple[str, str]:
+        """The iterations of loop r (negative: from the innermost): from one to (not including) another."""
+        first = r % len(self.lead) == 0
+        return self.part if first and self.part is not None else ("0", self.lead[r])
 
     def emit(self, fe: FunctionEmitter) -> list[str]:
         """All loops; gives the accumulators."""
@@ -257,7 +275,8 @@ class Nest:
         if plan is not None and not scalar and checks.runs_long(self.region):
             checks.poll(fe)
         for r, extent in enumerate(scalar):
-            level = Level(fe, extent, states)
+            start, end = self.part if r == 0 and self.part is not None else ("0", extent)
+            level = Level(fe, end, states, start=start)
             linear = self.at(fe, r, linear, level.index)
             states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
             levels.append(level)

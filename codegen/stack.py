@@ -113,10 +113,25 @@ def stack(triple: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     return text, ("aot.stack_limit",), tuple(f"declare {d}" for d in declared)
 
 
-def release(triple: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """LLVM text of `aotdiff.release(ctx)`, which gives back the workspace and the stack."""
+_END_TEAM = f"""
+  %tableat = getelementptr i8, ptr %ctx, i64 {ctx.THREADS}
+  %table = load ptr, ptr %tableat
+  %alone = icmp eq ptr %table, null
+  br i1 %alone, label %chunks, label %team
+team:
+  %endat = getelementptr i8, ptr %table, i64 16
+  %end = load ptr, ptr %endat
+  call void %end(ptr %ctx)
+  br label %chunks
+chunks:
+"""
+
+
+def release(triple: str, threads: bool = False) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """LLVM text of `aotdiff.release(ctx)`, which gives back the workspace, the stack and helping threads."""
     unmap = _UNMAP if has_stack(triple) else ""
-    text = f"define weak void @aotdiff.release(ptr %ctx) #1 {{\n  call void @aot.release_chunks(ptr %ctx){unmap}"
+    team = _END_TEAM if threads else ""
+    text = f"define weak void @aotdiff.release(ptr %ctx) #1 {{{team}\n  call void @aot.release_chunks(ptr %ctx){unmap}"
     declared = ("declare i32 @munmap(ptr, i64)",) if unmap else ()
     return f"{text}\n  ret void\n}}", ("aot.release_chunks",), declared
 

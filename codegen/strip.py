@@ -348,14 +348,16 @@ class _Body:
     def whole(self) -> tuple[str, list[str]]:
         """All whole strips: (the iteration behind them, accumulators)."""
         fe = self.fe
-        main = fe.op(f"and i64 {self.nest.lead[-1]}, {-self.lanes}")
-        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes)
+        start, end = self.nest.span(-1)
+        count = end if start == "0" else fe.op(f"sub i64 {end}, {start}")
+        main = fe.add(start, fe.op(f"and i64 {count}, {-self.lanes}"))
+        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes, start)
         level.close(fe, self.strip(level.index, level.accumulators, []))
         return main, level.accumulators
 
     def rests(self, main: str) -> list[str]:
         """What is left after `main` iterations, in strips with some lanes idle in the last."""
-        fe, extent = self.fe, self.nest.lead[-1]
+        fe, extent = self.fe, self.nest.span(-1)[1]
         level = Level(fe, extent, [s for r in self.wide for s in r.starts(fe)], self.lanes, main)
         active = first_lanes(fe, fe.op(f"sub i64 {extent}, {level.index}"), self.lanes)
         level.close(fe, self.strip(level.index, level.accumulators, [active]))
@@ -365,7 +367,7 @@ class _Body:
         """What is left after `main` iterations, fewer than lanes, in one strip."""
         fe, lanes = self.fe, self.lanes
         rest, done, before = fe.label("rest"), fe.label("whole"), fe.block_name
-        left = fe.op(f"sub i64 {self.nest.lead[-1]}, {main}")
+        left = fe.op(f"sub i64 {self.nest.span(-1)[1]}, {main}")
         fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
         fe.start(rest)
         active = first_lanes(fe, left, lanes)

@@ -57,12 +57,12 @@ class _Tile:
         self.columns = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
 
     def all_rows(self) -> None:
-        fe, count = self.fe, self.nest.lead[-2]
+        fe, (start, end) = self.fe, self.nest.span(-2)
         fe.strip = self.strip
         turned = [turn(fe, array, self.base) for array in self.rows]
         fe.strip = None
-        rows = min(ROWS, int(count)) if is_literal(count) else ROWS
-        level = Level(fe, count, [], max(rows, 1))
+        rows = min(ROWS, int(end)) if is_literal(end) else ROWS
+        level = Level(fe, end, [], max(rows, 1), start)
         self._rows(level.index, max(rows, 1))
         level.close(fe, [])
         for buffer in turned:
@@ -79,7 +79,7 @@ class _Tile:
         fe.strip = self.strip
         scope = fe.enter(self.nest.region)
         fe.env[self.column] = self.columns
-        last = fe.op(f"sub i64 {self.nest.lead[-2]}, 1")
+        last = fe.op(f"sub i64 {self.nest.span(-2)[1]}, 1")
         indices = [first] + [fe.intrinsic("smin", "i64", [fe.add(first, str(r)), last]) for r in range(1, rows)]
         known = []
         for index in indices:

@@ -34,8 +34,8 @@ def add_commands(commands: Any) -> None:
     p.add_argument("--emit", metavar="so,obj,...", help=emit)
     p.add_argument("-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation level (default 3)")
     p.add_argument("--fast-math", action="store_true", help="assume no NaN and no inf, reassociate freely")
-    threads = "threads a call may use at most (calls of this version use one)"
-    p.add_argument("--threads", type=int, default=None, metavar="N", help=threads)
+    threads = "threads a call may use at most (default 1; 0: as many as there are processors)"
+    p.add_argument("--threads", type=int, default=1, metavar="N", help=threads)
     p.add_argument("--json", action="store_true", help="diagnostics as JSON")
     p.set_defaults(action=build)
 
@@ -48,7 +48,7 @@ def build(options: argparse.Namespace) -> int:
 
     products, reals = _checked(options)
     stem = Path(options.file).stem
-    code = CodeOptions(options.opt, options.fast_math, options.cpu, options.triple)
+    code = CodeOptions(options.opt, options.fast_math, options.cpu, options.triple, threads=options.threads)
     _check_machine(code)
     made = plan(_compiler(options), options.order, reals)
     _make_folder(Path(options.folder))
@@ -75,6 +75,8 @@ def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
         raise UsageError(f"--emit takes {', '.join(PRODUCTS)}, not {options.emit!r}")
     if not reals or set(reals) - {"f64", "f32"}:
         raise UsageError(f"--real takes f64, f32 or both, not {options.real!r}")
+    if options.threads < 0:
+        raise UsageError("--threads is a number of threads, or 0 for as many as there are processors")
     if options.order not in (0, 1, 2):
         raise UsageError("--order is 0, 1 or 2; export derivatives of higher order by name")
     if not linked and {"so", "py"} & set(products):

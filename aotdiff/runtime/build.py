@@ -16,6 +16,7 @@ from aotdiff.codegen import CArgument, CFunction, driver, library_llvm, unique_n
 from aotdiff.codegen.bufferize import recursive_functions
 from aotdiff.codegen.header import header
 from aotdiff.codegen.processor import required_features
+from aotdiff.codegen.team import TABLE
 from aotdiff.codegen.text import ascii_name, c_string
 from aotdiff.ir.graph import Loc
 from aotdiff.ir.graph import Module as Graph
@@ -257,6 +258,7 @@ def metadata(made: Plan, options: driver.Options) -> dict[str, Any]:
     features = required_features(options.cpu, options.triple)
     return {
         "format": FORMAT, "order": made.order, "reals": reals, "features": features, "functions": functions,
+        "threads": TABLE if options.threads != 1 else None,
     }  # fmt: skip
 
 

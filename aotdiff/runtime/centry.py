@@ -11,6 +11,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from aotdiff.runtime.interface import Interface, Kind, leaves
+from aotdiff.runtime.native import threads
 from aotdiff.runtime.prototype import CEntry
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def c_function(name: str, native: str, f: Interface, own: int) -> CFunction:
 def in_memory(code: Native, interface: Interface, own: int) -> CEntry:
     """The C entry of code that `cabi.in_memory` made."""
     ctypes.CFUNCTYPE(None, ctypes.c_uint)(code.address("set_key"))(_thread_key(code))
+    set_threads = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(code.address("set_threads"))
+    set_threads(threads.table, ctypes.addressof(threads.most))
     return CEntry(code.address("c_entry"), interface, own, code)
 
 

@@ -41,6 +41,8 @@ class Options:
             raise ValueError(f"opt is 0, 1, 2 or 3, not {self.opt!r}")
         if self.real not in ("f64", "f32"):
             raise ValueError(f'real is "f64" or "f32", not {self.real!r}')
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 0):
+            raise ValueError(f"threads is a number of threads, not {self.threads!r}")
 
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -287,7 +289,13 @@ class Compiler:
     def codegen_options(self) -> Any:
         from aotdiff.codegen.driver import Options as CodeOptions
 
-        return CodeOptions(opt=self.options.opt, fast_math=self.options.fast_math)
+        return CodeOptions(opt=self.options.opt, fast_math=self.options.fast_math, threads=self.threads())
+
+    def threads(self) -> int:
+        """What code is compiled for: 1 for one thread, 0 for any number."""
+        from aotdiff.runtime.native import threads
+
+        return threads.compiled(self.options.threads)
 
     def _object_key(self, root: str, places: Places, interface: Interface, real: str) -> str:
         """The interface counts too: the wrapper makes `(g,)` or `g` of the same native result."""
@@ -297,7 +305,8 @@ class Compiler:
         """What names something made of one function or derivative."""
         texts = [part for item in sorted(self.imports().items()) for part in item]
         program = cache.key(cache.compiler_version(), self.source.path, self.source.text, *texts)
-        return cache.key(what, program, self.options.text(), cache.machine(), root, repr(places), real)
+        options = f"{self.options.text()} {self.threads()}"
+        return cache.key(what, program, options, cache.machine(), root, repr(places), real)
 
 
 def subset(graph: Graph, roots: list[str]) -> Graph:

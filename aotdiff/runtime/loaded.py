@@ -22,12 +22,12 @@ from aotdiff.runtime.binding import Binder
 from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.function import Chain
 from aotdiff.runtime.interface import Interface, Leaf, derive, float_part, float_results, from_json, leaves, wrt_leaves
-from aotdiff.runtime.native import Native
+from aotdiff.runtime.native import Native, threads
 from aotdiff.runtime.prototype import CEntry
 
 Values = Sequence[Any]
 Call = Callable[..., list[Any]]
-FORMAT = 2
+FORMAT = 3
 
 
 class NotBuilt(TypeError):
@@ -75,6 +75,8 @@ class Library(Collection):
             raise OSError(f"{path} was built by another version of aotdiff: build it again")
         _check_processor(path, self._data["features"])
         interrupt.provide(lambda: self._address)
+        if self._data["threads"]:
+            threads.provide(lambda: (self._address(self._data["threads"]), self._code))
         super().__init__(path, [from_json(item["interface"]) for item in self._data["functions"]])
         self._entries = {item["interface"]["name"]: item["entries"] for item in self._data["functions"]}
         self._gradients = {item["interface"]["name"]: item["gradients"] for item in self._data["functions"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from aotdiff.runtime.compiler import Compiler, Options, Source, read_source
 from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.interface import Interface
 from aotdiff.runtime.loaded import Library
-from aotdiff.runtime.native import Native
+from aotdiff.runtime.native import Native, threads
 from aotdiff.runtime.prototype import CEntry
 
 
@@ -63,6 +64,8 @@ class Module(Collection):
                 return native.function(compiler, root, places, instance, real)  # type: ignore[return-value]
             code = compiler.object_code(root, places, instance, real)
         interrupt.provide(_interrupt_code)
+        if compiler.threads() != 1:
+            threads.provide(_threads_code)
         loaded = load_object(code.data)
         fast = loaded.address(f"fast.{code.symbol}") if code.fast else 0
         return Binder(instance), Native(loaded.address(code.symbol), fast, instance, loaded, code.reads)
@@ -77,15 +80,32 @@ class Module(Collection):
 
 def _interrupt_code() -> Callable[[str], int]:
     """Native code of the Ctrl-C handler, by symbol."""
-    key = cache.key("interrupt", cache.compiler_version(), cache.machine())
+    loaded = _support("interrupt", lambda: interrupt.HANDLER_TEXT)
+    return lambda symbol: loaded.address(symbol.removeprefix("aotdiff."))
+
+
+def _threads_code() -> tuple[int, Any]:
+    """The table of native code that shares work between threads, and what keeps it in memory."""
+
+    def text() -> str:
+        from aotdiff.codegen import driver
+
+        return driver.team_text()
+
+    loaded = _support("threads", text)
+    return int(ctypes.CFUNCTYPE(ctypes.c_void_p)(loaded.address("threads"))() or 0), loaded
+
+
+def _support(name: str, text: Callable[[], str]) -> Any:
+    """Native code that programs share, from the cache if it is there."""
+    key = cache.key(name, cache.compiler_version(), cache.machine())
     data = cache.get(key)
     if data is None:
         from aotdiff.codegen import driver
 
-        data = driver.object_from(interrupt.HANDLER_TEXT, driver.Options(opt=1))
+        data = driver.object_from(text(), driver.Options(opt=1))
         cache.put(key, data)
-    loaded = load_object(data)
-    return lambda symbol: loaded.address(symbol.removeprefix("aotdiff."))
+    return load_object(data)
 
 
 def compile(

@@ -8,7 +8,8 @@ the call.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,29 +25,75 @@ _SCALARS: dict[str, Any] = {
     "i64": ctypes.c_int64,
     "bool": ctypes.c_int8,
 }
-_threads = 0
+
+
+class _Threads:
+    """How many threads calls may use (0: as many as there are processors), and the native code for that.
+
+    table: its address, 0 while no code needs it; `code` keeps it in memory. version: changes with any of them.
+    """
+
+    def __init__(self) -> None:
+        self.most = ctypes.c_int64(0)
+        self.table = 0
+        self.code: Any = None
+        self.version = 0
+
+    def provide(self, make: Callable[[], tuple[int, Any]]) -> None:
+        """Take over the address of the table (see `codegen.team`) and what keeps it, if there is none."""
+        if not self.table:
+            self.table, self.code = make()
+            self.changed()
+
+    def changed(self) -> None:
+        self.version += 1
+        shared.workspace.settle()
+
+    def compiled(self, option: int | None) -> int:
+        """What code is compiled for, given the option `threads`: 1 for one thread, 0 for any number.
+
+        A limit of 1 does not count, since it may be lifted; a single processor does.
+        """
+        if option is not None:
+            return option
+        return 1 if self.most.value < 2 and _processors() == 1 else 0
+
+
+threads = _Threads()
+
+
+def _processors() -> int:
+    find = getattr(os, "sched_getaffinity", None)
+    return len(find(0)) if find is not None else os.cpu_count() or 1
 
 
 def set_num_threads(count: int) -> None:
-    """How many threads a call may use at most; 0 for as many as there are processors.
+    """How many threads a call may use at most; 0, as at the start, for as many as there are processors.
 
-    Calls of this version compute in the thread that makes them, which every limit allows; several calls at once, from
-    threads of the program, use several processors.
+    Calls share the work of large loops whose iterations do not depend on each other. Several calls at once, from
+    threads of the program, have helping threads each.
     """
-    global _threads
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise ValueError(f"set_num_threads takes a number of threads, not {count!r}")
-    _threads = count
+    threads.most.value = count
+    threads.changed()
 
 
 class Workspace:
     """A context: where native code reports errors and keeps its memory. It serves one call at a time."""
 
-    __slots__ = ("address", "data")
+    __slots__ = ("address", "data", "version")
 
     def __init__(self) -> None:
         self.data = Context()
         self.address = ctypes.addressof(self.data)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let calls use the threads they may use now."""
+        self.version = threads.version
+        self.data.threads = threads.table
+        self.data.most = threads.most.value
 
     def error(self) -> BaseException:
         """The exception for the error that the last call reported."""
@@ -128,6 +175,8 @@ class Native:
         except IndexError:
             workspace = Workspace()
         workspace.data.interrupt = interrupt.arm()
+        if workspace.version != threads.version:
+            workspace.settle()
         try:
             if self._call(*args, workspace.address):
                 raise workspace.error()

@@ -14,7 +14,9 @@ from tests.fuzz.runner import PASSES, Failure, Settings, Summary, minimal, run_f
 
 def main() -> int:
     arguments = parse()
-    settings = Settings(arguments.seed, arguments.without, arguments.llvm, arguments.limit, arguments.verify)
+    settings = Settings(
+        arguments.seed, arguments.without, arguments.llvm, arguments.limit, arguments.verify, arguments.threads
+    )
     start = time.monotonic()
     summary, kinds, shown = Summary(), set[str](), 0.0
     count = 1 if arguments.only is not None else arguments.count
@@ -43,6 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds that one program may take")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds to make a failing program small")
     parser.add_argument("--verify", action="store_true", help="verify the graph after each pass")
+    parser.add_argument("--threads", type=int, default=1, help="that the optimised code is split between, everywhere")
     return parser.parse_args()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from aotdiff.runtime.binding import Binder
 from aotdiff.runtime.compiler import Compiler, Options, Source, subset
 from aotdiff.runtime.exports import exported
 from aotdiff.runtime.native import Native
+from tests.threads import always
 
 WRT = "(x, s, a)"
 DTYPES = {"f64": np.float64, "f32": np.float32, "real": np.float64}
@@ -41,13 +42,17 @@ class Fault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. `forms` are the exported derivatives; `llvm` is LLVM's own level for the optimised graph."""
+    """What to run. `forms` are the exported derivatives; `llvm` is LLVM's own level for the optimised graph.
+
+    `threads` that the optimised code is split between, all of its outermost loops.
+    """
 
     forms: tuple[str, ...] = ("value_and_grad", "value_and_jvp", "hvp")
     interpret: tuple[str, ...] = ("value_and_grad",)
     llvm: int = 3
     without: str | None = None
     verify: bool = False
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,10 @@ class Runs:
         run(best, [name for name in PIPELINES[3] if name != plan.without], plan.verify)
         run(self.plain, PIPELINES[0])
         self.o0 = self.native(self.plain, 0, 0)
-        self.o3 = self.native(best, 3, plan.llvm)
+        self.o3 = self.native(best, 3, plan.llvm, plan.threads)
 
-    def native(self, graph: Module, level: int, llvm: int) -> dict[str, tuple[Binder, Native]]:
-        text = driver.emit_llvm(graph, list(self.interfaces), driver.Options(opt=level))
+    def native(self, graph: Module, level: int, llvm: int, threads: int = 1) -> dict[str, tuple[Binder, Native]]:
+        text = driver.emit_llvm(graph, list(self.interfaces), driver.Options(opt=level, threads=threads))
         loaded = driver.load(driver.object_from(text, driver.Options(opt=llvm)))
         found = {}
         for name, interface in self.interfaces.items():
@@ -368,6 +373,11 @@ def arguments(element: str, rng: np.random.Generator, empty: bool) -> list[Any]:
 
 def examine(text: str, element: str, result: str, seed: str, plan: Plan, points: int = 2) -> Report:
     """Everything about one program; raises Fault, or whatever the compiler raises."""
+    with always(plan.threads) if plan.threads > 1 else nullcontext():
+        return _examine(text, element, result, seed, plan, points)
+
+
+def _examine(text: str, element: str, result: str, seed: str, plan: Plan, points: int) -> Report:
     runs = Runs(source_of(text, result, plan.forms), plan)
     compared, skipped = 0, dict[str, int]()
     for point in range(points):

@@ -24,13 +24,17 @@ _FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`without` names a pass that is left out, or is "each": another one in every program."""
+    """`without` names a pass that is left out, or is "each": another one in every program.
+
+    With `threads` the optimised code runs in that many.
+    """
 
     seed: str = "1"
     without: str | None = None
     llvm: int | None = None
     limit: float = 120.0
     verify: bool = False
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def plan_of(settings: Settings, number: int, made: Program) -> Plan:
     llvm = rng.choice([0, 0, 0, 0, 0, 1, 0, 3]) if settings.llvm is None else settings.llvm
     drawn = rng.choice(PASSES)
     without = drawn if settings.without == "each" else settings.without
-    return Plan(forms, interpreted, llvm, without, settings.verify)
+    return Plan(forms, interpreted, llvm, without, settings.verify, settings.threads)
 
 
 def name_of(settings: Settings, number: int) -> str:

@@ -1,0 +1,471 @@
+"""Outermost `par`s between threads: the loops become a function of a range of iterations.
+
+The function is there once. A call alone (little work, one thread) runs it for the whole range; else an estimate made of
+the extents decides into how many pieces the range is cut, which depends on the work and on the number of threads asked
+for and on nothing else, so results are repeatable. Maps are written to their places; reductions of the pieces are
+joined in order; accumulators are the pieces' own, added in order, except where each iteration adds to elements of its
+own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotdiff.codegen import context
+from aotdiff.codegen.function import FunctionEmitter, Row
+from aotdiff.codegen.par import Level, Map, Nest, Reduction
+from aotdiff.codegen.text import float_literal, is_literal
+from aotdiff.codegen.values import Handle, Ref, Scope, element_size, llvm_type, memory_type
+from aotdiff.codegen.work import Estimate
+
+from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.types import Acc, Record, Scalar
+
+_ADDED = 0.4  # nanoseconds for one element of a piece's own accumulator
+_LINE = 64
+
+
+@dataclass(slots=True)
+class Limits:
+    """When a `par` is split: nanoseconds of work that are worth it, and of one piece; pieces per thread at most.
+
+    grain: iterations of which pieces are multiples (0: what the loops are made for). Tests make all of it small.
+    """
+
+    least: float = 60e3
+    piece: float = 12e3
+    per_thread: int = 4
+    grain: int = 0
+
+
+limits = Limits()
+
+
+def wanted(fe: FunctionEmitter, op: Op) -> Estimate | None:
+    """The work of a `par` that may be split, or None."""
+    module = fe.module
+    if module.threads == 1 or fe.inside or fe.strip is not None or not op.attrs["rank"]:
+        return None
+    if any(isinstance(v.type, Record) for v in op.regions[0].yielded):
+        return None
+    if any(isinstance(getattr(v.type, "element", None), Record) for v in op.regions[0].yielded):
+        return None
+    if module.reaches_recursion(op.regions[0]):
+        return None
+    first = op.operands[0].op
+    if first is not None and first.name == "const" and first.attrs["value"] < 2:
+        return None
+    estimate = Estimate(module.graph, op)
+    known = estimate.constant()
+    return None if known is not None and known < limits.least else estimate
+
+
+# The function of a range ---------------------------------------------------------------------------------------
+
+
+class _Range(FunctionEmitter):
+    """Emits `i32 f(ctx, low, high, out, captured...)`."""
+
+    def __init__(self, outer: FunctionEmitter, name: str):
+        super().__init__(outer.module, outer.func, outer.flow, outer.recursive)
+        self.outer = outer
+        self.symbol = name
+        self.inside = True
+        self.taken: dict[str, tuple[str, str]] = {}  # outer name: (type with attributes, name here)
+        around = outer.scope
+        self.scopes = [Scope(around.region, around.last_use, index=around.index)]
+        self.fail_return = lambda code: [f"ret i32 {code}"]
+
+    def take(self, name: str, type_: str, attributes: str = "") -> str:
+        """The name here of something of the function around."""
+        if not name.startswith("%"):
+            return name
+        if name not in self.taken:
+            self.taken[name] = (f"{type_} {attributes}".strip(), f"%c{len(self.taken)}")
+        here = self.taken[name][1]
+        if name in self.outer.nonneg:
+            self.nonneg.add(here)
+        return here
+
+    def sizes(self, names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+        return tuple(self.take(n, "i64") for n in names)
+
+    def capture(self, value: Value) -> None:
+        found = self.outer.env[value]
+        if isinstance(found, str):
+            assert isinstance(value.type, Scalar)
+            self.env[value] = self.take(found, llvm_type(value.type))
+        elif isinstance(found, Handle):
+            self.env[value] = Handle(self.take(found.ptr, "ptr", "noalias"), self.sizes(found.dims), found.element)
+        else:
+            attributes = "" if isinstance(found.element, Record) else "noalias readonly"
+            ptr = self.take(found.ptr, "ptr", attributes)
+            self.env[value] = Ref(ptr, self.sizes(found.dims), found.element, part=found.part)
+
+    def map(self, m: Map) -> Map:
+        ptr = self.take(m.array.ptr, "ptr")
+        self.taken[m.array.ptr] = ("ptr noalias", ptr)  # also where it takes the place of an array that is read
+        return Map(m.value, Ref(ptr, self.sizes(m.array.dims), m.array.element), self.sizes(m.inner))
+
+    def write(self, nest: Nest) -> str:
+        """The text; `nest` is the `par` with names of the function around."""
+        for value in _captured(nest.op):
+            self.capture(value)
+        lead, extents = list(self.sizes(nest.lead)), list(self.sizes(nest.extents))
+        maps = [self.map(m) for m in nest.maps]
+        own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, ("%low", "%high"))
+        state = own.emit(self)
+        types = [t for r, _ in nest.reductions for t, _ in r.starts(self)]
+        for n, (type_, name) in enumerate(zip(types, state, strict=True)):
+            self.store(type_, name, self.bytes_at("%out", 8 * n))
+        self.do("ret i32 0")
+        params = ["ptr noalias %ctx", "i64 %low", "i64 %high", "ptr noalias %out"]
+        params += [f"{type_} {name}" for type_, name in self.taken.values()]
+        return f"define internal i32 {self.symbol}({', '.join(params)}) #1 {{\n{self.body()}\n}}"
+
+
+def _captured(op: Op) -> list[Value]:
+    """What the body uses from outside, in order."""
+    inside: set[Value] = set()
+    found: dict[Value, None] = {}
+
+    def look(region: Region) -> None:
+        inside.update(region.args)
+        for inner in region.ops:
+            for value in inner.operands:
+                if value not in inside:
+                    found[value] = None
+            for r in inner.regions:
+                look(r)
+            inside.update(inner.results)
+
+    look(op.regions[0])
+    return list(found)
+
+
+# Accumulators --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Own:
+    """An accumulator that pieces need of their own: its elements, its bytes in whole lines, what is before it."""
+
+    handle: Handle
+    count: str
+    bytes_: str
+    before: str
+
+
+def _apart(op: Op, handle: Value) -> bool:
+    """Whether iterations of the first index add to different elements: it is always the same index of the element."""
+    first = op.regions[0].args[0]
+    places: set[int] = set(range(8))
+    for inner in op.regions[0].walk():
+        if inner.name == "accum" and inner.operands[0] is handle:
+            places &= {k for k, v in enumerate(inner.operands[2:]) if v is first}
+        elif handle in inner.operands:
+            return False
+    return bool(places)
+
+
+# The par -------------------------------------------------------------------------------------------------------
+
+# What pieces are given: iterations, those of a piece, pieces, memory for what they give; then bytes of accumulators of
+# their own, then what the body captures.
+_N, _SIZE, _PIECES, _SCRATCH, _HEAD = 0, 8, 16, 24, 32
+
+
+def emit(fe: FunctionEmitter, nest: Nest, estimate: Estimate) -> list[str]:
+    """All loops; gives the accumulators of the reductions."""
+    return _Split(fe, nest, estimate).emit()
+
+
+class _Split:
+    def __init__(self, fe: FunctionEmitter, nest: Nest, estimate: Estimate):
+        self.fe, self.nest, self.estimate = fe, nest, estimate
+        self.name = fe.module.new_symbol("@aot.r.")
+        self.range = _Range(fe, self.name)
+        fe.module.add_function(self.range.write(nest))
+        self.reductions = [r for r, _ in nest.reductions]
+        self.types = [t for r in self.reductions for t, _ in r.starts(fe)]
+        self.stride = (8 * len(self.types) + _LINE - 1) & -_LINE
+        self.handles = [v for v in _captured(nest.op) if isinstance(v.type, Acc) and not _apart(nest.op, v)]
+        self.arguments = [(type_.split()[0], name) for name, (type_, _) in self.range.taken.items()]
+
+    def emit(self) -> list[str]:
+        fe = self.fe
+        split, check, joined, whole, end = (fe.label(n) for n in ("split", "cut", "join", "whole", "done"))
+        work = self._work()
+        table = fe.load("ptr", fe.bytes_at("%ctx", context.THREADS))
+        there = fe.op(f"icmp ne ptr {table}, null")
+        much = fe.op(f"fcmp ogt double {work}, {float_literal(limits.least)}")
+        fe.lines.append(f"  br i1 {fe.op(f'and i1 {there}, {much}')}, label %{split}, label %{whole}, !prof !1")
+        fe.start(split)
+        owns, own_bytes = self._owns()
+        env = self._env(owns)
+        code = self._run(owns, own_bytes, table, env, work)
+        fe.branch(fe.op(f"icmp slt i32 {code}, 0"), whole, check)
+        fe.start(check)
+        self._stop_if(code)
+        fe.jump(joined)
+        fe.start(joined)
+        shared = self._shared(owns, own_bytes, env)
+        after = fe.block_name
+        fe.jump(end)
+        fe.start(whole)
+        alone = self._whole()
+        before = fe.block_name
+        fe.jump(end)
+        fe.start(end)
+        return [fe.phi(t, (a, after), (b, before)) for t, a, b in zip(self.types, shared, alone, strict=True)]
+
+    def _grain(self) -> int:
+        """Pieces are whole strips or tiles, or at least lines of memory."""
+        if limits.grain:
+            return limits.grain
+        if len(self.nest.extents) > 1:
+            return 4
+        return 64 if not any(op.regions for op in self.nest.region.ops) else 16
+
+    def _work(self) -> str:
+        fe = self.fe
+        total = ""
+        for term, time in self.estimate.work.items():
+            product = float_literal(time)
+            for extent in term:
+                product = fe.op(f"fmul double {product}, {fe.op(f'sitofp i64 {fe.val(extent)} to double')}")
+            total = fe.op(f"fadd double {total}, {product}") if total else product
+        return total or float_literal(0.0)
+
+    def _owns(self) -> tuple[list[_Own], str]:
+        """Accumulators that pieces need of their own, and the bytes of all."""
+        fe, found, total = self.fe, [], "0"
+        for value in self.handles:
+            handle = fe.handle(value)
+            count = fe.count(handle.dims)
+            bytes_ = fe.mul(count, str(element_size(handle.element)))
+            if is_literal(bytes_):
+                rounded = str((int(bytes_) + _LINE - 1) & -_LINE)
+            else:
+                rounded = fe.op(f"and i64 {fe.add(bytes_, str(_LINE - 1))}, {-_LINE}")
+            found.append(_Own(handle, count, rounded, total))
+            total = fe.add(total, rounded)
+        return found, total
+
+    def _whole(self) -> list[str]:
+        """One call for all iterations."""
+        fe = self.fe
+        out = fe.alloca(f"[{len(self.types)} x i64]") if self.types else "null"
+        args = ["ptr %ctx", "i64 0", f"i64 {self.nest.lead[0]}", f"ptr {out}", *(f"{t} {n}" for t, n in self.arguments)]
+        self._stop_if(fe.op(f"call i32 {self.name}({', '.join(args)})"))
+        return [fe.load(t, fe.bytes_at(out, 8 * n)) for n, t in enumerate(self.types)]
+
+    def _stop_if(self, code: str) -> None:
+        fe = self.fe
+        label = fe.label("failed")
+        fe.cold.append(f"{label}:")
+        fe.cold += ["  " + line for line in fe.fail_return(code)]
+        fe.unless(fe.op(f"icmp ne i32 {code}, 0"), label)
+
+    # Pieces --------------------------------------------------------------------------------------------------
+
+    def _env(self, owns: list[_Own]) -> str:
+        """What pieces are given, but for the head."""
+        fe = self.fe
+        passed = [*(("i64", own.bytes_) for own in owns), *self.arguments]
+        env = fe.alloca(f"[{_HEAD // 8 + len(passed)} x i64]", 16)
+        for k, (type_, name) in enumerate(passed):
+            fe.store(type_, name, fe.bytes_at(env, _HEAD + 8 * k))
+        return env
+
+    def _run(self, owns: list[_Own], own_bytes: str, table: str, env: str, work: str) -> str:
+        """The call in pieces; its code, below 0 where there is but one piece."""
+        fe = self.fe
+        elements = "0"
+        for own in owns:
+            elements = fe.add(elements, own.count)
+        cost = fe.op(f"uitofp i64 {elements} to double")
+        cost = fe.op(f"fmul double {cost}, {float_literal(_ADDED)}")
+        fe.module.need("aot.split")
+        thunk = self.name.replace("@aot.r.", "@aot.p.")
+        fe.module.add_function(self._thunk(thunk, len(owns), [o.handle.ptr for o in owns]))
+        numbers = [self.nest.lead[0], str(self._grain()), str(fe.module.threads), str(self.stride), own_bytes]
+        args = ", ".join([f"ptr {table}", f"ptr {thunk}", f"ptr {env}", *(f"i64 {n}" for n in numbers)])
+        return fe.op(f"call i32 @aot.split(ptr %ctx, {args}, double {work}, double {cost})")
+
+    def _thunk(self, name: str, owns: int, own_names: list[str]) -> str:
+        """`i32 f(ctx, env, piece)`: one piece."""
+        lines = []
+        for n, at in (("n", _N), ("size", _SIZE), ("pieces", _PIECES), ("scratch", _SCRATCH)):
+            type_ = "ptr" if n == "scratch" else "i64"
+            lines += [f"%{n}at = getelementptr i8, ptr %env, i64 {at}", f"%{n} = load {type_}, ptr %{n}at"]
+        lines += [
+            "%low = mul i64 %piece, %size", "%end = add i64 %low, %size",
+            "%high = call i64 @llvm.smin.i64(i64 %end, i64 %n)", f"%outat = mul i64 %piece, {self.stride}",
+            "%out = getelementptr i8, ptr %scratch, i64 %outat",
+        ]  # fmt: skip
+        self.fe.module.declare("declare i64 @llvm.smin.i64(i64, i64)")
+        types = ["i64"] * owns + [t for t, _ in self.arguments]
+        for k, type_ in enumerate(types):
+            lines += [
+                f"%a{k} = getelementptr i8, ptr %env, i64 {_HEAD + 8 * k}", f"%e{k} = load {type_}, ptr %a{k}",
+            ]  # fmt: skip
+        if owns:
+            places = [owns + [name for _, name in self.arguments].index(own) for own in own_names]
+            self.fe.module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+            lines += _own_lines(self.stride, places)
+        passed = [f"%u{own_names.index(n)}" if n in own_names else f"%e{owns + k}" for k, (_, n) in
+                  enumerate(self.arguments)]  # fmt: skip
+        args = ["ptr %ctx", "i64 %low", "i64 %high", "ptr %out"]
+        args += [f"{t} {p}" for (t, _), p in zip(self.arguments, passed, strict=True)]
+        lines += [f"%code = call i32 {self.name}({', '.join(args)})", "ret i32 %code"]
+        body = "\n".join(line if line.endswith(":") else "  " + line for line in lines)
+        return f"define internal i32 {name}(ptr %ctx, ptr %env, i64 %piece) #0 {{\nentry:\n{body}\n}}"
+
+    def _shared(self, owns: list[_Own], own_bytes: str, env: str) -> list[str]:
+        """What the pieces give, joined."""
+        fe = self.fe
+        if not owns and not self.types:
+            return []
+        scratch, pieces = fe.load("ptr", fe.bytes_at(env, _SCRATCH)), fe.load("i64", fe.bytes_at(env, _PIECES))
+        first = fe.bytes_at(scratch, fe.mul(pieces, str(self.stride)))
+        for own in owns:
+            self._add(own, own_bytes, fe.bytes_at(first, own.before), fe.op(f"sub i64 {pieces}, 1"))
+        joined = self._join(scratch, pieces) if self.types else []
+        fe.module.need("aot.free")
+        fe.do(f"call void @aot.free(ptr %ctx, ptr {scratch})")
+        return joined
+
+    def _add(self, own: _Own, own_bytes: str, at: str, more: str) -> None:
+        """Add what the pieces behind the first have accumulated."""
+        fe, handle = self.fe, own.handle
+        t = memory_type(handle.element)
+        each = Row(fe, more)
+        part = fe.bytes_at(at, fe.mul(each.index, own_bytes))
+        row = Row(fe, own.count)
+        to = fe.slot(handle.ptr, handle.element, row.index)
+        value = fe.load(t, fe.slot(part, handle.element, row.index))
+        add = f"fadd {fe.module.reduction_flags}{t}" if handle.element.is_float else f"add {t}"
+        fe.store(t, fe.op(f"{add} {fe.load(t, to)}, {value}"), to)
+        row.close(fe)
+        each.close(fe)
+
+    def _join(self, scratch: str, pieces: str) -> list[str]:
+        """The reductions of all pieces, in order."""
+        fe = self.fe
+        level = Level(fe, pieces, [s for r in self.reductions for s in r.starts(fe)])
+        at = fe.bytes_at(scratch, fe.mul(level.index, str(self.stride)))
+        found = [fe.load(t, fe.bytes_at(at, 8 * n)) for n, t in enumerate(self.types)]
+        following: list[str] = []
+        for r in self.reductions:
+            here = slice(len(following), len(following) + r.width)
+            following += _joined(fe, r, level.accumulators[here], found[here])
+        level.close(fe, following)
+        return level.accumulators
+
+
+def _own_lines(stride: int, places: list[int]) -> list[str]:
+    """The accumulators of a piece: the real ones (`places` in what is given) for the first, else zeroed memory."""
+    lines = ["%first = icmp eq i64 %piece, 0", "%behind = sub i64 %piece, 1", f"%ownat = mul i64 %pieces, {stride}"]
+    total = "0"
+    for k in range(len(places)):
+        lines.append(f"%t{k} = add i64 {total}, %e{k}")
+        total = f"%t{k}"
+    lines += [f"%mineat = mul i64 %behind, {total}", "%off = add i64 %ownat, %mineat"]
+    lines += ["%m0 = getelementptr i8, ptr %scratch, i64 %off"]
+    lines += [f"%m{k} = getelementptr i8, ptr %m0, i64 %t{k - 1}" for k in range(1, len(places))]
+    lines += [f"%u{k} = select i1 %first, ptr %e{place}, ptr %m{k}" for k, place in enumerate(places)]
+    return [
+        *lines, "br i1 %first, label %go, label %clear", "clear:",
+        f"call void @llvm.memset.p0.i64(ptr align 64 %m0, i8 0, i64 {total}, i1 false)", "br label %go", "go:",
+    ]  # fmt: skip
+
+
+def _joined(fe: FunctionEmitter, r: Reduction, state: list[str], found: list[str]) -> list[str]:
+    """Accumulators with those of later iterations."""
+    return r.join(fe, state, found[0], found[1] if r.width == 2 else "0")
+
+
+# A call in pieces: -1 if it is but one. `own` is what the pieces' own accumulators cost, each time.
+_SPLIT = f"""
+define internal i32 @aot.split(ptr %ctx, ptr %table, ptr %piece, ptr %env, i64 %n, i64 %grain, i64 %compiled,
+    i64 %stride, i64 %bytes, double %work, double %own) #1 {{{{
+entry:
+  %mostof = load ptr, ptr %table
+  %most = call i64 %mostof(ptr %ctx, i64 %compiled)
+  %size = call i64 @aot.piece(i64 %n, i64 %grain, i64 %most, double %work, double %own)
+  %s1 = sub i64 %size, 1
+  %up = add i64 %n, %s1
+  %pieces = sdiv i64 %up, %size
+  %few = icmp slt i64 %pieces, 2
+  br i1 %few, label %whole, label %memory
+memory:
+  %results = mul i64 %pieces, %stride
+  %others = sub i64 %pieces, 1
+  %owns = mul i64 %others, %bytes
+  %all = add i64 %results, %owns
+  %nothing = icmp eq i64 %all, 0
+  br i1 %nothing, label %ready, label %make
+make:
+  %made = call ptr @aot.alloc(ptr %ctx, i64 %all)
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %whole, label %ready
+ready:
+  %scratch = phi ptr [ null, %memory ], [ %made, %make ]
+  store i64 %n, ptr %env
+  %sizeat = getelementptr i8, ptr %env, i64 {_SIZE}
+  store i64 %size, ptr %sizeat
+  %piecesat = getelementptr i8, ptr %env, i64 {_PIECES}
+  store i64 %pieces, ptr %piecesat
+  %scratchat = getelementptr i8, ptr %env, i64 {_SCRATCH}
+  store ptr %scratch, ptr %scratchat
+  %runat = getelementptr i8, ptr %table, i64 8
+  %run = load ptr, ptr %runat
+  %code = call i32 %run(ptr %ctx, ptr %piece, ptr %env, i64 %pieces, i64 %most)
+  ret i32 %code
+whole:
+  ret i32 -1
+}}}}
+"""
+
+# How many iterations a piece has, in whole grains: pieces are worth their while, a few for each thread, and where they
+# have accumulators of their own (`own`: what one costs) not so many that those cost more than an eighth.
+_PIECE = """
+define internal i64 @aot.piece(i64 %n, i64 %grain, i64 %threads, double %work, double %own) #1 {{
+entry:
+  %single = icmp slt i64 %threads, 2
+  br i1 %single, label %all, label %many
+many:
+  %per = mul i64 %threads, {per}
+  %worth = fdiv double %work, {piece}
+  %eight = fmul double %own, {eight}
+  %least = fadd double %eight, {one}
+  %bearable = fdiv double %work, %least
+  %x = call i64 @llvm.fptosi.sat.i64.f64(double %worth)
+  %y = call i64 @llvm.fptosi.sat.i64.f64(double %bearable)
+  %z = call i64 @llvm.smin.i64(i64 %x, i64 %y)
+  %pieces = call i64 @llvm.smin.i64(i64 %per, i64 %z)
+  %few = icmp slt i64 %pieces, 2
+  br i1 %few, label %all, label %cut
+cut:
+  %up = add i64 %pieces, -1
+  %more = add i64 %n, %up
+  %even = sdiv i64 %more, %pieces
+  %g1 = sub i64 %grain, 1
+  %h = add i64 %even, %g1
+  %grains = sdiv i64 %h, %grain
+  %size = mul i64 %grains, %grain
+  ret i64 %size
+all:
+  %whole = call i64 @llvm.smax.i64(i64 %n, i64 1)
+  ret i64 %whole
+}}
+"""
+
+
+def split() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """LLVM text of `aot.split`; what it calls; declarations."""
+    least, eight, one = map(float_literal, (limits.piece, 8.0, 1.0))
+    text = (_SPLIT + _PIECE).format(per=limits.per_thread, piece=least, eight=eight, one=one)
+    declared = ("i64 @llvm.fptosi.sat.i64.f64(double)", "i64 @llvm.smin.i64(i64, i64)", "i64 @llvm.smax.i64(i64, i64)")
+    return text, ("aot.alloc",), tuple(f"declare {d}" for d in declared)

@@ -1,0 +1,36 @@
+"""Code that is split between threads wherever it can be: for tests, on any number of processors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from aotdiff.codegen import split
+
+from aotdiff.runtime import cache
+from aotdiff.runtime.module import _threads_code
+from aotdiff.runtime.native import threads
+
+
+@contextmanager
+def always(count: int) -> Iterator[None]:
+    """Outermost loops compiled in here are split however little they do; calls use so many threads."""
+    limits, most, get, put = replace(split.limits), threads.most.value, cache.get, cache.put
+    split.limits.least, split.limits.piece, split.limits.grain = 0.0, 1e-3, 1
+    cache.get, cache.put = lambda name: None, lambda name, content: None
+    threads.provide(_threads_code)
+    use(count)
+    try:
+        yield
+    finally:
+        split.limits.least, split.limits.piece, split.limits.grain = limits.least, limits.piece, limits.grain
+        cache.get, cache.put = get, put
+        threads.most.value = most
+        threads.changed()
+
+
+def use(count: int) -> None:
+    """Calls use so many threads, whatever the number of processors."""
+    threads.most.value = -count
+    threads.changed()
