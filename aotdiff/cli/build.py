@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aotdiff.codegen.driver import Options as CodeOptions
     from aotdiff.runtime.build import Plan
 
+GPU_PRODUCTS = ("ptx", "json", "cuda-py", "ssa", "adjoint")
 PRODUCTS = ("so", "obj", "header", "py", "llvm", "asm", "ssa", "adjoint", "json", "ptx", "cuda-py")
 
 
@@ -45,6 +46,7 @@ def build(options: argparse.Namespace) -> int:
     from aotdiff.codegen import LinkError
     from aotdiff.codegen.driver import Options as CodeOptions
     from aotdiff.runtime.build import plan
+    from aotdiff.runtime.errors import DeviceError
 
     products, reals = _checked(options)
     stem = Path(options.file).stem
@@ -56,9 +58,13 @@ def build(options: argparse.Namespace) -> int:
         print(f"note: {name} is called {spelt} in C and Python", file=sys.stderr)
     try:
         with progress(f"building {stem}"):
-            for name, content in _contents(made, products, stem, code):
+            if options.target == "cuda":
+                contents = _gpu_contents(made, products, stem, options)
+            else:
+                contents = _contents(made, products, stem, code)
+            for name, content in contents:
                 write(Path(options.folder, name), content)
-    except LinkError as error:
+    except (LinkError, DeviceError) as error:
         print(f"aotdiff build: {error}", file=sys.stderr)
         return 1
     return 0
@@ -69,6 +75,8 @@ def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
 
     linked = links(options.triple)
     usual = "so,header,py" if linked else "obj,header"
+    if options.target == "cuda":
+        usual = "ptx,json,cuda-py"
     products, reals = names_of(usual if options.emit is None else options.emit), names_of(options.real)
     wrong = [p for p in products if p not in PRODUCTS]
     if wrong or not products:
@@ -81,9 +89,25 @@ def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
         raise UsageError("--order is 0, 1 or 2; export derivatives of higher order by name")
     if not linked and {"so", "py"} & set(products):
         raise UsageError("libraries are for Linux; for another system --emit obj,header, and link the object there")
-    if options.target == "cuda" or {"ptx", "cuda-py"} & set(products):
-        raise UsageError("GPU products are not part of this build")
+    _check_target(options, products)
     return tuple(dict.fromkeys(products)), tuple(dict.fromkeys(reals))
+
+
+def _check_target(options: argparse.Namespace, products: list[str] | tuple[str, ...]) -> None:
+    """Products fit the target, and the GPU's architecture is known."""
+    from aotdiff.codegen.gpu.nvptx import checked_arch
+
+    if options.target == "cpu":
+        if {"ptx", "cuda-py"} & set(products):
+            raise UsageError("ptx and cuda-py are for GPUs: add --target cuda")
+        return
+    wrong = [p for p in products if p not in GPU_PRODUCTS]
+    if wrong:
+        raise UsageError(f"--target cuda makes {', '.join(GPU_PRODUCTS)}, not {', '.join(wrong)}")
+    try:
+        checked_arch(options.arch)
+    except ValueError as error:
+        raise UsageError(f"--arch: {error}") from None
 
 
 def _make_folder(folder: Path) -> None:
@@ -117,6 +141,35 @@ def _compiler(options: argparse.Namespace) -> Any:
     except OSError as error:
         raise unreadable(options.file, error) from None
     return Compiler(source, Options(options.target, options.opt, options.fast_math, threads=options.threads))
+
+
+def _gpu_contents(
+    made: Plan, products: tuple[str, ...], stem: str, options: argparse.Namespace
+) -> list[tuple[str, bytes | str]]:
+    """Name and content of each product for GPUs."""
+    from aotdiff.codegen.gpu.nvptx import NvptxTarget
+    from aotdiff.ir.printer import print_module
+    from aotdiff.runtime import build as library
+    from aotdiff.runtime.gpu import build as gpu
+    from aotdiff.runtime.gpu.standalone import module_text
+
+    arch = options.arch
+    whole = gpu.gpu_build(made, NvptxTarget)
+    for name, reason in whole.refused():
+        print(f"note: {name} does not run on a GPU: {reason}", file=sys.stderr)
+    text = gpu.ptx(whole, arch, options.opt) if {"ptx", "cuda-py"} & set(products) else ""
+
+    def module() -> str:
+        return module_text(made, whole, gpu.device_build(made, arch, options.opt), text, arch)
+
+    makers: dict[str, tuple[str, Callable[[], bytes | str]]] = {
+        "ptx": (f"{stem}.ptx", lambda: text),
+        "json": (f"{stem}.json", lambda: gpu.json_text(whole, arch)),
+        "cuda-py": (f"{stem}_cuda.py", module),
+        "ssa": (f"{stem}.ssa", lambda: print_module(library.graph_of(made, "lowered"))),
+        "adjoint": (f"{stem}.adjoint.ssa", lambda: print_module(library.graph_of(made, "expanded"))),
+    }
+    return [(makers[product][0], makers[product][1]()) for product in products]
 
 
 def _contents(made: Plan, products: tuple[str, ...], stem: str, code: CodeOptions) -> list[tuple[str, bytes | str]]:

@@ -28,6 +28,7 @@ def add_commands(commands: Any) -> None:
     p.add_argument("--order", type=int, default=None, metavar="K", help="order of the derivative (0: the function)")
     p.add_argument("--wrt", metavar="x,y", help="parameters to differentiate by (default: the first of a float type)")
     p.add_argument("--real", choices=("f64", "f32"), default="f64", help="what real stands for")
+    p.add_argument("--arch", default="sm_80", help="GPU architecture, for ptx")
     p.add_argument("-O", dest="opt", type=int, choices=range(4), default=3, help="optimisation level (default 3)")
     p.add_argument("--fast-math", action="store_true")
     p.add_argument("--json", action="store_true", help="diagnostics as JSON")
@@ -92,7 +93,24 @@ def _stage_text(f: Function, options: argparse.Namespace) -> str:
         return _residuals(compiler.expanded(root, places, real)[0])
     if stage.startswith("after:"):
         return _after(compiler.expanded(root, places, real)[0], stage[6:], options.opt)
+    if stage == "ptx":
+        return _ptx(f, options)
     return compiler.code_text(root, places, real, stage)
+
+
+def _ptx(f: Function, options: argparse.Namespace) -> str:
+    """The launch plan as a comment, and the kernels."""
+    from aotdiff.codegen.gpu import nvptx
+    from aotdiff.codegen.gpu.libdevice import MissingLibdevice
+    from aotdiff.runtime.gpu.stages import plan_text
+
+    compiler, root, places = f.recipe()
+    plan, text, _ = plan_text(compiler, root, places, options.real, nvptx.NvptxTarget())
+    shown = "\n".join(f"// {line}" for line in str(plan).splitlines())
+    try:
+        return f"{shown}\n{nvptx.emit_ptx(text, None, options.arch, options.opt) if plan.kernels else ''}"
+    except (MissingLibdevice, ValueError) as error:
+        raise UsageError(str(error)) from None
 
 
 def _after(graph: Graph, name: str, level: int) -> str:

@@ -107,12 +107,12 @@ class Library(Collection):
         instance = interface.instance(real)
         for end, known in built_chains(f, 2).items():
             if known == chain and end in self._entries[root][real]:
-                return Binder(instance), self._built(root, end, instance, real)
+                return self._binder(instance), self._built(root, end, instance, real)
         if len(chain) == 1:
             ((form, names, tupled),) = chain
             built = self._gradients[root].get(real, {}).get(form if tupled else f"{form}.{names[0]}")
             if built is not None and (not tupled or names == all_floats(f)):
-                return Binder(instance), self._at(built, instance)
+                return self._binder(instance), self._at(built, instance)
         made = self._root(root, f.instance(real), real)
         current = f.instance(real)
         for form, names, tupled in chain:
@@ -121,7 +121,10 @@ class Library(Collection):
         if made.value is None:
             forms = " of ".join(form for form, _, _ in reversed(chain))
             raise NotBuilt(f"{self._path} has no {forms} of {root}: {self._remedy(root, chain)}")
-        return Binder(instance), Composed(made.value)
+        return self._binder(instance), Composed(made.value)
+
+    def _binder(self, interface: Interface) -> Binder:
+        return Binder(interface)
 
     def _c_entry(self, root: str, chain: Chain, interface: Interface, real: str) -> CEntry:
         """The function as C calls it, where the library exports it to C."""
@@ -142,10 +145,10 @@ class Library(Collection):
             return f"rebuild with --order {wanted}"
         return f"export it in {self._exports[root].interface.path} and rebuild"
 
-    def _built(self, root: str, end: str, interface: Interface, real: str) -> Native:
+    def _built(self, root: str, end: str, interface: Interface, real: str) -> Any:
         return self._at(self._entries[root][real][end], interface)
 
-    def _at(self, entry: dict[str, Any], interface: Interface) -> Native:
+    def _at(self, entry: dict[str, Any], interface: Interface) -> Any:
         fast = self._address(entry["fast"]) if entry["fast"] else 0
         return Native(self._address(entry["entry"]), fast, interface, self._code)
 
@@ -157,14 +160,14 @@ class Library(Collection):
                 derived = f
                 for form, names, tupled in chain:
                     derived = derive(derived, form, names, tupled)
-                calls[end] = _Direct(Binder(derived), self._built(root, end, derived, real))
+                calls[end] = _Direct(self._binder(derived), self._built(root, end, derived, real))
         return Pieces(f, calls.get(""), calls.get("_vjp"), calls.get("_jvp"), calls.get("_hvp"), calls.get("_vjp_vjp"))
 
 
 class _Direct:
     """A native entry called with leaves."""
 
-    def __init__(self, binder: Binder, native: Native) -> None:
+    def __init__(self, binder: Binder, native: Any) -> None:
         self.binder = binder
         self.native = native
 
@@ -234,6 +237,8 @@ class Pieces:
 
 
 def _zero(value: Any) -> Any:
+    if getattr(value, "on_device", False):
+        return value.zeros()
     return np.zeros_like(value) if isinstance(value, np.ndarray) else 0.0
 
 

@@ -59,9 +59,9 @@ class Module(Collection):
         with self._lock:
             places = chain_places(self._exports[root].interface, chain)
             if compiler.options.target != "cpu":
-                from aotdiff.runtime.gpu import native
+                from aotdiff.runtime.gpu import targets
 
-                return native.function(compiler, root, places, instance, real)  # type: ignore[return-value]
+                return targets.function(compiler, root, places, instance, real)  # type: ignore[return-value]
             code = compiler.object_code(root, places, instance, real)
         interrupt.provide(_interrupt_code)
         if compiler.threads() != 1:
@@ -143,7 +143,14 @@ def compile_source(
 
 
 def load(path: str | os.PathLike[str]) -> Library:
-    """A library made by `aotdiff build`, with the functions and derivatives that were built."""
+    """A library made by `aotdiff build`, with the functions and derivatives that were built.
+
+    For GPUs that is the `.json`, with the `.ptx` beside it.
+    """
+    if os.fspath(path).endswith(".json"):
+        from aotdiff.runtime.gpu.built import load as load_gpu
+
+        return load_gpu(os.fspath(path))
     return Library(os.fspath(path))
 
 

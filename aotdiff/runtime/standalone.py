@@ -80,19 +80,25 @@ def module_text(made: Plan, stem: str) -> str:
         own = text.replace("from aotdiff.codegen.context", f"from {package}.context")
         own = own.replace("from aotdiff.runtime import", f"from {package} import")
         own = own.replace("from aotdiff.runtime.", f"from {package}.")
-        parts.append(f"    {name!r}: {_literal(own)},")
-    c_names = {entry.root: entry.c_name for entry in made.entries if not entry.end and entry.real == made.reals[0]}
-    names, listed = [], []
-    for f in made.interfaces:
-        for name in dict.fromkeys([c_names.get(f.name, f.name), f.name]):
-            if not keyword.iskeyword(name):
-                names.append(f"{name} = _library[{f.name!r}]")
-                listed.append(name)
+        parts.append(f"    {name!r}: {literal(own)},")
+    names, listed = exported_names(made, set())
     functions = "\n".join(f"    {f.name}{str(f)[2:]}" for f in made.interfaces)
     return _TEMPLATE.format(
         source=Path(made.compiler.source.path).name, stem=stem, functions=functions, package=package,
         parts="\n".join(parts), names="\n".join(names), listed=sorted(listed),
     )  # fmt: skip
+
+
+def exported_names(made: Plan, taken: set[str]) -> tuple[list[str], list[str]]:
+    """Lines that give the functions their names in the module, but for names it uses itself; and these names."""
+    c_names = {entry.root: entry.c_name for entry in made.entries if not entry.end and entry.real == made.reals[0]}
+    names, listed = [], []
+    for f in made.interfaces:
+        for name in dict.fromkeys([c_names.get(f.name, f.name), f.name]):
+            if not keyword.iskeyword(name) and name not in taken:
+                names.append(f"{name} = _library[{f.name!r}]")
+                listed.append(name)
+    return names, listed
 
 
 def _text(name: str) -> str:
@@ -102,7 +108,7 @@ def _text(name: str) -> str:
     return (here / f"{name}.py").read_text(encoding="utf-8")
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """A string literal that stays readable."""
     if "'''" in text or text.endswith("'"):
         return repr(text)

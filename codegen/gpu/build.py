@@ -46,9 +46,11 @@ class Frame:
 Finish = Callable[[list[Value]], None]  # what the end of a region does with what it yields
 
 
-def build(graph: Module, name: str, target: GpuTarget, options: Options | None = None) -> tuple[p.Plan, KernelModule]:
+def build(
+    graph: Module, name: str, target: GpuTarget, options: Options | None = None, prefix: str = ""
+) -> tuple[p.Plan, KernelModule]:
     """The plan of a function of a graph without calls, and its kernels (`KernelModule.text`)."""
-    module = KernelModule(graph, target, options or Options())
+    module = KernelModule(graph, target, options or Options(), prefix)
     func = graph.funcs[name]
     planner = Planner(module, func)
     return planner.plan(), module

@@ -134,6 +134,11 @@ class _Target(OneThread, NvptxTarget):
     pass
 
 
+def device_target() -> OneThread:
+    """The target of device functions for NVIDIA's GPUs."""
+    return _Target()
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """A parameter or result: element "f64", "f32", "i64" or "bool", and its number of dimensions."""
@@ -165,7 +170,7 @@ def device_code(
 ) -> DeviceCode:
     """The function of an optimised graph as a device function called `name`; `Refused` where it cannot be one."""
     options = options or Options()
-    text, code = device_text(graph, function, name, _Target(), options, workspace)
+    text, code = device_text(graph, function, name, device_target(), options, workspace)
     return replace(code, ptx=emit_ptx(text, [name], arch, options.opt))
 
 

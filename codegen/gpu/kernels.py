@@ -64,12 +64,13 @@ class Fold:
 
 
 class KernelModule(ModuleText):
-    """Collects the kernels of one plan, and the error sites of their checks."""
+    """Collects the kernels of one plan, whose names begin with `prefix`, and the error sites of their checks."""
 
     target: GpuTarget
 
-    def __init__(self, graph: Module, target: GpuTarget, options: Options):
+    def __init__(self, graph: Module, target: GpuTarget, options: Options, prefix: str = ""):
         super().__init__(graph, target, options)
+        self.prefix = prefix
         self.strips = False
         self.sites: dict[Site, int] = {}
         self.kernels: dict[str, Kernel] = {}
@@ -82,13 +83,13 @@ class KernelModule(ModuleText):
 
     def add(self, spec: Spec) -> Kernel:
         """Write a kernel; the name is made unique."""
-        spec.name = self._free(spec.name)
+        spec.name = self._free(self.prefix + spec.name)
         flow = analyse(spec.func, self.summaries)
         return self._write(KernelEmitter(self, spec, flow))
 
     def fold(self, reductions: tuple[tuple[str, str], ...]) -> Kernel:
         """The kernel that joins the values of blocks, written once."""
-        name = "fold_" + "_".join(f"{kind}_{element}" for kind, element in reductions)
+        name = f"{self.prefix}fold_" + "_".join(f"{kind}_{element}" for kind, element in reductions)
         if name not in self.kernels:
             self._write(KernelEmitter(self, Fold(name, reductions), Flow({}, set(), {}, {})))
         return self.kernels[name]

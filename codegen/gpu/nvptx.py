@@ -123,27 +123,46 @@ def _machine(arch: str, opt: int) -> llvm.TargetMachine:
 # Compiling ---------------------------------------------------------------------------------------------------
 
 
-def emit_ptx(text: str, exports: Sequence[str] | None = None, arch: str = DEFAULT_ARCH, opt: int = 3) -> str:
-    """PTX of LLVM text; all functions but `exports` (the kernels where there are none given) become internal."""
-    if exports is None:
-        exports = re.findall(r"^define ptx_kernel void @(\S+?)\(", text, re.MULTILINE)
+def emit_ptx(
+    texts: str | Sequence[str], exports: Sequence[str] | None = None, arch: str = DEFAULT_ARCH, opt: int = 3
+) -> str:
+    """PTX of LLVM text, or of several as one module; all but `exports` (where none are given: kernels) is internal."""
+    texts = [texts] if isinstance(texts, str) else texts
     with LOCK:
         machine = _machine(arch, opt)
-        return machine.emit_assembly(optimise(text, exports, machine, opt))
+        return machine.emit_assembly(optimise(linked(texts, exports), machine, opt))
 
 
-def optimise(text: str, exports: Sequence[str], machine: llvm.TargetMachine, opt: int) -> llvm.ModuleRef:
-    """Parse, link with what it needs of libdevice, optimise, and check that the target can lower it."""
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise CodegenError(f"LLVM refused the module: {error}") from None
+def linked(texts: Sequence[str], exports: Sequence[str] | None = None) -> llvm.ModuleRef:
+    """One module of all texts, in which nothing can be called from outside but the exports."""
+    whole: llvm.ModuleRef | None = None
+    for text in texts:
+        try:
+            module = llvm.parse_assembly(text)
+            module.verify()
+        except RuntimeError as error:
+            raise CodegenError(f"LLVM refused the module: {error}") from None
+        kept = re.findall(r"^define ptx_kernel void @(\S+?)\(", text, re.MULTILINE) if exports is None else exports
+        for function in module.functions:
+            if not function.is_declaration and function.name not in kept:
+                function.linkage = "internal"
+        if whole is None:
+            whole = module
+        else:
+            whole.link_in(module)
+    assert whole is not None
+    return whole
+
+
+def optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, opt: int) -> llvm.ModuleRef:
+    """Link with what it needs of libdevice, optimise, and check that the target can lower it."""
+    own = [f.name for f in module.functions]
     module.data_layout = str(machine.target_data)
     _link_mathematics(module)
     for function in module.functions:
-        if not function.is_declaration and function.name not in exports:
+        if not function.is_declaration and function.name not in own:
             function.linkage = "internal"
+    _internal_mathematics(module)
     tuning = llvm.create_pipeline_tuning_options(speed_level=opt)
     tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = False
     tuning.loop_unrolling = opt > 1
@@ -154,6 +173,12 @@ def optimise(text: str, exports: Sequence[str], machine: llvm.TargetMachine, opt
     builder.getModulePassManager().run(module, builder)
     check(module)
     return module
+
+
+def _internal_mathematics(module: llvm.ModuleRef) -> None:
+    for function in module.functions:
+        if not function.is_declaration and function.name.startswith("__nv_"):
+            function.linkage = "internal"
 
 
 def _link_mathematics(module: llvm.ModuleRef) -> None:

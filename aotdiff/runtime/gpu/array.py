@@ -171,6 +171,14 @@ class DeviceArray:
             self.device.copy(made.storage.buffer, 0, self.storage.buffer, 0, self.nbytes, stream)
         return made
 
+    def zeros(self) -> DeviceArray:
+        """A new array of zeros like this one."""
+        stream = here(self.device)
+        made = empty(self.device, self.shape, self.dtype, stream)
+        if self.size:
+            self.device.fill(made.storage.buffer, 0, _BYTES[self.dtype.itemsize](0), self.size, stream)
+        return made
+
     def assign(self, value: Any) -> None:
         """Every element from another device array of this shape, or all from one number."""
         stream = here(self.device)
@@ -264,6 +272,9 @@ _pending: dict[Any, Pending] = {}
 def pending(device: Any) -> Pending:
     found = _pending.get(device)
     return _pending.setdefault(device, Pending()) if found is None else found
+
+
+_BYTES = {1: np.int8, 4: np.float32, 8: np.float64}
 
 
 class _Flags:

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aotdiff.codegen.gpu.plan import Plan
-from aotdiff.runtime.gpu import devices
 from aotdiff.runtime.gpu.array import DeviceArray, Storage, here, pending
-from aotdiff.runtime.gpu.binding import DeviceBinder, Wanted
+from aotdiff.runtime.gpu.binding import Wanted
 from aotdiff.runtime.gpu.executor import Array, Executor
 
 if TYPE_CHECKING:
-    from aotdiff.runtime.compiler import Compiler, Places
     from aotdiff.runtime.interface import Interface
 
 _warned: set[tuple[str, int, str]] = set()
@@ -30,20 +28,24 @@ _ELEMENTS = {"d": "f64", "f": "f32", "l": "i64", "q": "i64", "?": "bool"}
 class GpuNative:
     """One function on one device: `native(values, buffers)` as `runtime.native.Native`.
 
-    `device()` gives the device; it is asked for at the first call. `reads` as in `ObjectCode`.
+    `device()` gives the device; it is asked for at the first call. `reads` as in `ObjectCode`. `wrap` is what callers
+    with other libraries' arrays get of a `DeviceArray`.
     """
 
-    __slots__ = ("_executor", "code", "device", "fast", "interface", "plan", "reads")
+    __slots__ = ("_executor", "code", "device", "fast", "interface", "plan", "reads", "wrap")
+    address = 0
 
     def __init__(
-        self, plan: Plan, device: Callable[[], Any], code: bytes, interface: Interface, reads: Any = None
-    ) -> None:
+        self, plan: Plan, device: Callable[[], Any], code: bytes, interface: Interface, reads: Any = None,
+        wrap: Callable[[DeviceArray], Any] | None = None,
+    ) -> None:  # fmt: skip
         self.plan = plan
         self.code = code
         self.device = device
         self.interface = interface
         self.fast = 0
         self.reads = reads
+        self.wrap = wrap
         self._executor: Executor | None = None
 
     @property
@@ -77,10 +79,8 @@ class GpuNative:
             run.release()
             raise
         pending(executor.device).add(run, bool(self.plan.sites))
-        if any(type(v) is DeviceArray and v.foreign for v in values):
-            from aotdiff.runtime.tensor import Tensor
-
-            return [Tensor(r) if type(r) is DeviceArray else r for r in found]
+        if self.wrap is not None and any(type(v) is DeviceArray and v.foreign for v in values):
+            return [self.wrap(r) if type(r) is DeviceArray else r for r in found]
         return found
 
     def _result(self, run: Any, k: int, wanted: Any, stream: Any) -> Any:
@@ -133,51 +133,4 @@ def _warn_once(f: Interface) -> None:
     key = (f.path, f.line, f.name)
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(f"{f.place} has no parallel loop: it runs as one thread of the device", stacklevel=5)
-
-
-def function(
-    compiler: Compiler, root: str, places: Places, interface: Interface, real: str
-) -> tuple[DeviceBinder, GpuNative]:
-    """A function of a program for a device, as `Function` calls it."""
-    from aotdiff.runtime.gpu.stages import planned
-
-    target, finish, key = TARGETS[compiler.options.target](compiler)
-    plan, code, reads = planned(compiler, root, places, real, target, finish, key)
-
-    def device() -> Any:
-        return devices.device(compiler.options.target)
-
-    return DeviceBinder(interface, device), GpuNative(plan, device, code, interface, reads)
-
-
-def _emulated(compiler: Compiler) -> tuple[Any, Any, str]:
-    """The emitter's target, what makes code of its text, and what the code depends on."""
-    from aotdiff.codegen import driver
-    from aotdiff.codegen.gpu.emulated import EmulatedTarget
-
-    options = compiler.codegen_options()
-    return EmulatedTarget, lambda text: driver.object_from(text, options), "emulated"
-
-
-def _cuda(compiler: Compiler) -> tuple[Any, Any, str]:
-    """For the GPU of this machine, or for one that is at least as old as most where there is none."""
-    from aotdiff.codegen.gpu import nvptx
-    from aotdiff.codegen.gpu.libdevice import MissingLibdevice
-    from aotdiff.runtime.errors import DeviceError
-
-    try:
-        arch = nvptx.arch_of(*devices.device("cuda").arch)
-    except DeviceError:
-        arch = nvptx.DEFAULT_ARCH
-
-    def finish(text: str) -> bytes:
-        try:
-            return nvptx.emit_ptx(text, None, arch, compiler.options.opt).encode()
-        except MissingLibdevice as missing:
-            raise DeviceError(str(missing)) from None
-
-    return nvptx.NvptxTarget, finish, f"cuda {arch}"
-
-
-TARGETS = {"emulated": _emulated, "cuda": _cuda}
+        warnings.warn(f"{f.place} has no parallel loop: it runs as one thread of the device", stacklevel=6)

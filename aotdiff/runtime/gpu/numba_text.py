@@ -84,13 +84,18 @@ def _def(name: str, params: list[str], body: list[str]) -> str:
     return f"def {name}({', '.join(params)}):\n" + "".join(f"    {line}\n" for line in body)
 
 
-def declared(code: Any, names: Sequence[str], doc: str) -> Any:
-    """The function, to be called in `@cuda.jit` kernels."""
+def declared(code: Any, names: Sequence[str], doc: str, sources: dict[str, Any] | None = None) -> Any:
+    """The function, to be called in `@cuda.jit` kernels.
+
+    `sources` has what was made of PTX before: functions that are in one PTX must share it in a kernel that calls both.
+    """
     from numba import cuda, types  # pyright: ignore[reportMissingImports]
 
     space: dict[str, Any] = {name: getattr(types, name) for name in (*NUMBA.values(), "int32", "CPointer")}
     signature = eval(c_signature(code), dict(space))
-    source = cuda.PTXSource(code.ptx.encode())
+    sources = {} if sources is None else sources
+    source = sources.setdefault(code.ptx, None) or cuda.PTXSource(code.ptx.encode())
+    sources[code.ptx] = source
     space["_aot_call"] = cuda.declare_device(code.name, signature, link=[source], abi="c")
     space["_aot_byte"], space["_aot_cuda"] = types.uint8, cuda
     arguments = [*code.parameters, *code.results]

@@ -38,7 +38,7 @@ def planned(
 
 
 def plan_text(
-    compiler: Compiler, root: str, places: Places, real: str, target: GpuTarget
+    compiler: Compiler, root: str, places: Places, real: str, target: GpuTarget, prefix: str = ""
 ) -> tuple[plans.Plan, str, tuple[int, ...]]:
     """The plan, the LLVM text of its kernels, and which parameter leaves' values it reads.
 
@@ -50,7 +50,7 @@ def plan_text(
 
     try:
         graph, name = device_graph(compiler, root, places, real)
-        plan, module = build(graph, name, target, compiler.codegen_options())
+        plan, module = build(graph, name, target, compiler.codegen_options(), prefix)
         return plan, module.text(), values_read(graph, name)
     except Unsupported as error:
         raise _refused(compiler, error.message, error.loc) from None
