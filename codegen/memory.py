@@ -11,6 +11,9 @@ from aotdiff.codegen import context as ctx
 _BIG = 1 << 20
 _LIMIT = 1 << 46
 _FIRST_CHUNK = 1 << 16
+# Large blocks of one size are not a multiple of a page apart: arrays that a loop walks side by side would compete for
+# the same sets of the cache.
+_LARGE, _APART = 1 << 14, 768
 
 ALLOC = f"""
 define internal noalias ptr @aot.alloc(ptr noalias %ctx, i64 %bytes) #1 {{
@@ -40,7 +43,9 @@ pop:
 carve:
   %m5 = add i64 %m, 5
   %size = shl i64 %m5, %shift
-  %padded = add i64 %size, 127
+  %large = icmp ugt i64 %size, {_LARGE}
+  %round = select i1 %large, i64 {127 + _APART}, i64 127
+  %padded = add i64 %size, %round
   %need = and i64 %padded, -64
   %bumpat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP}
   %endat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP_END}

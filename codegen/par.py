@@ -224,13 +224,14 @@ def emit_par(fe: FunctionEmitter, op: Op) -> None:
     mapped = [v for kind, v in zip(kinds, region.yielded, strict=True) if kind == "map"]
     inner = inner_sizes(fe, mapped, op.operands[rank:])
     maps = _make_maps(fe, op, mapped, inner, lead)
+    given = _given_along(kinds, region.yielded)
     reductions = [
         (Reduction(kind, v.type, fe.lanes_of(v)), v)
-        for kind, v in zip(kinds, region.yielded, strict=True)
-        if kind != "map" and isinstance(v.type, Scalar)
+        for r, (kind, v) in enumerate(zip(kinds, region.yielded, strict=True))
+        if kind != "map" and r not in given and isinstance(v.type, Scalar)
     ]
     nest = Nest(op, region, extents, lead, maps, reductions)
-    _bind_results(fe, op, maps, reductions, _emit_nest(fe, op, nest))
+    _bind_results(fe, op, maps, reductions, _emit_nest(fe, op, nest), given)
 
 
 def _emit_nest(fe: FunctionEmitter, op: Op, nest: Nest) -> list[str]:
@@ -243,6 +244,13 @@ def _emit_nest(fe: FunctionEmitter, op: Op, nest: Nest) -> list[str]:
     state = nest.emit(fe)
     fe.inside = inside
     return state
+
+
+def _given_along(kinds: Sequence[str], values: Sequence[Value]) -> dict[int, int]:
+    """Maxima and minima that an arg-reduction of the same value finds along: result -> result."""
+    args = {(kind, v): r for r, (kind, v) in enumerate(zip(kinds, values, strict=True)) if kind.startswith("arg")}
+    found = {r: args.get((f"arg{kind}", v)) for r, (kind, v) in enumerate(zip(kinds, values, strict=True))}
+    return {r: arg for r, arg in found.items() if arg is not None}
 
 
 @dataclass(slots=True)
@@ -353,14 +361,25 @@ def _overwritten(fe: FunctionEmitter, result: Value, dims: tuple[str, ...]) -> R
 
 
 def _bind_results(
-    fe: FunctionEmitter, op: Op, maps: list[Map], reductions: list[tuple[Reduction, Value]], state: list[str]
+    fe: FunctionEmitter,
+    op: Op,
+    maps: list[Map],
+    reductions: list[tuple[Reduction, Value]],
+    state: list[str],
+    given: dict[int, int],
 ) -> None:
     arrays, rest = iter(maps), iter(reductions)
     position = 0
-    for kind, result in zip(op.attrs["kinds"], op.results, strict=True):
+    best: dict[int, str] = {}
+    for r, (kind, result) in enumerate(zip(op.attrs["kinds"], op.results, strict=True)):
         if kind == "map":
             fe.bind(result, next(arrays).array)
             continue
+        if r in given:
+            continue
         reduction, _ = next(rest)
+        best[r] = state[position]
         position += reduction.width
         fe.bind(result, state[position - 1])
+    for r, arg in given.items():
+        fe.bind(op.results[r], best[arg])

@@ -22,6 +22,9 @@ SPOILS_LOOP = 1e7
 # Use of an array that would have to be kept for it.
 KEEPS_ARRAY = 1e5
 
+# An operation that hardly ever runs: cheaper than keeping anything in case it does.
+RARE = 1e-3
+
 _FREE = frozenset(["const", "undef", "shaped", "dim", "record_unpack", "record_make"])
 _CHEAP = frozenset([
     "add", "sub", "mul", "neg", "minimum", "maximum", "clamp", "abs", "sign", "floor", "ceil", "round", "relu",
@@ -97,7 +100,12 @@ class Costs:
     def again(self, op: Op, home: Region) -> float:
         """Of computing an operation of `home` again in the reverse of `home`."""
         spoiled = sum(not self._outlives(v, home) for v in free_values_of(op) if isinstance(v.type, Array))
-        return price(op) + KEEPS_ARRAY * spoiled
+        return (RARE if self._is_rare(home) else price(op)) + KEEPS_ARRAY * spoiled
+
+    def _is_rare(self, home: Region) -> bool:
+        """Whether the region is the side of a branch that is hardly ever taken."""
+        owner = self.structure.owner.get(home)
+        return owner is not None and owner.attrs.get("rare", False) and home is owner.regions[0]
 
     def _outlives(self, array: Value, home: Region) -> bool:
         """Whether an array from around `home` may be read in the reverse sweep; those of `home` have nodes."""

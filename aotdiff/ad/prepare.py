@@ -117,11 +117,23 @@ def _retype(op: Op, index: int, kind: str, type_: object) -> Value:
     return new
 
 
+def _add_result(op: Op, kind: str, index: int, type_: Scalar) -> Value:
+    """One more reduction of a `par`, of the value that it has for result `index`."""
+    op.attrs = {**op.attrs, "kinds": (*op.attrs["kinds"], kind)}
+    op.regions[0].terminator.operands.append(op.regions[0].yielded[index])
+    op.results.append(Value(type_, "", op, len(op.results)))
+    return op.results[-1]
+
+
 def _extreme(module: Module, b: Builder, op: Op, index: int) -> Value:
-    """The winning value, from the body run once more at the winner's index; where it is NaN, so is every partial."""
+    """The winning value, from the body run once more at the winner's index; where it is NaN, so is every partial.
+
+    Whether it is NaN the reduction itself says: where only derivatives are wanted, the value is not computed again.
+    """
     kind, type_ = op.attrs["kinds"][index], op.results[index].type
     assert isinstance(type_, Scalar)
     at = _retype(op, index, f"arg{kind}", I64)
+    best = _add_result(op, kind, index, type_)
     extents = op.operands[: op.attrs["rank"]]
 
     def all_nan(b: Builder) -> list[Value]:
@@ -136,7 +148,10 @@ def _extreme(module: Module, b: Builder, op: Op, index: int) -> Value:
         substitute(once, env)
         b.region.ops += once.ops[:-1]
         value = env.get(value, value)
-        return b.if_(b.scalar("ne", value, value), all_nan, lambda b: [value])
+        (found,) = b.if_(b.scalar("ne", best, best), all_nan, lambda b: [value])
+        assert found.op is not None
+        found.op.attrs = {"rare": True}
+        return [found]
 
     empty = float("-inf") if kind == "max" else float("inf")
     some = b.scalar("ge", at, b.i64(0))

@@ -274,8 +274,11 @@ def _insert(sw: Sweep, op: Op) -> None:
         return
     if sw.active(block):
 
+        known = dims_of(block.type)
+
         def element(b: Builder, *index: Value) -> list[Value]:
-            return [b.read(c, *(b.add(o, i) for o, i in zip(offsets, index, strict=True)))]
+            places = zip(offsets, index, known, strict=True)
+            return [b.read(c, *(o if n == 1 else b.add(o, i) for o, i, n in places))]
 
         sw.add(block, sw.b.par(sw.sizes.of(block), ["map"], element)[0])
     if sw.active(array):

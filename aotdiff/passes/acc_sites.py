@@ -71,7 +71,9 @@ class Site:
 class Part:
     """A contribution to a handle, for after the `withacc`.
 
-    Without `places` it is a value added at `at`; with them an array, of which axis `axes[k]` belongs to axis k.
+    Without `places` it is a value added at `at`; with them an array, of which axis `axes[k]` belongs to axis k. A `row`
+    is both: for each axis of the handle it has the place (its number) or None where `at` has the index, and what was
+    there is zero.
     """
 
     value: Value
@@ -79,10 +81,22 @@ class Part:
     at: list[Value] = field(default_factory=list)
     places: list[Place] | None = None
     axes: list[int] = field(default_factory=list)
+    row: list[int | None] = field(default_factory=list)
 
     def map_values(self, change: Callable[[Value], Value]) -> Part:
         places = None if self.places is None else [place.map_values(change) for place in self.places]
-        return Part(change(self.value), self.nothing, [change(v) for v in self.at], places, self.axes)
+        return Part(change(self.value), self.nothing, [change(v) for v in self.at], places, self.axes, self.row)
+
+    def insert(self, b: Builder, array: Value) -> Value:
+        """The array with this row in its place."""
+        assert self.places is not None
+        extents, row = [place.extent for place in self.places], self.value
+        if self.axes != sorted(self.axes):
+            order = [self.axes.index(n) for n in range(len(extents))]
+            row = b.par(extents, ["map"], lambda b, *index: [b.read(self.value, *(index[k] for k in order))])[0]
+        at = iter(self.at)
+        block = b.reshape(row, [b.i64(1) if k is None else extents[k] for k in self.row])
+        return b.insert(array, block, *(next(at) if k is None else b.i64(0) for k in self.row))
 
     def is_whole(self) -> bool:
         """Whether the array is just what the accumulator gets."""

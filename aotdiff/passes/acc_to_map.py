@@ -5,6 +5,7 @@ plus or minus something fixed: then the iteration that adds to an element can be
 addition, one of
 
 - *in place*: the index has all the loop indices of one `par`: the `par` gets a map result;
+- *row*: the same next to fixed indices, in a part of the array that was zero: the map result is inserted there;
 - *split*: the index is the first indices of a `par` of higher rank: the rest becomes an inner `par` with a sum;
 - *apart*: a `par` over the accumulator with, for the loop indices that do not occur, a `par` inside that sums. What
   it needs is computed again where that is cheap, and kept as map results of the original where it is not. This
@@ -15,13 +16,16 @@ Where an addition is too dear to compute again it stays, and so does the accumul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.rewrite import Env
-from aotdiff.ir.types import Array, dims_of
+from aotdiff.ir.types import I64, Array, dims_of
 from aotdiff.passes.acc_apart import Apart
 from aotdiff.passes.acc_sites import Part, Place, Site, add_map, affine
-from aotdiff.passes.facts import ArgOwners, Sizes, constant, extent_of, is_size
+from aotdiff.passes.blocks import apart, dims_by_source, is_zero, is_zero_block
+from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant, extent_of, is_size
 from aotdiff.passes.registry import register_local
 
 
@@ -112,7 +116,7 @@ class _Converter:
             for site in sites or ():
                 self.leave_branches(site, level)
             plan = [(site, self.how(handle, site, level)) for site in sites or ()]
-            if sites is None or any(how is None for _, how in plan):
+            if sites is None or any(how is None for _, how in plan) or not self.rows_are_zero(op, k, plan):
                 return None
             to_split = [site for site, how in plan if how == "split"]
             if not to_split:
@@ -140,7 +144,11 @@ class _Converter:
         indices = site.loop_indices
         if not self.place(handle, site, indices, level):
             return None
-        whole = len(site.nest) == 1 and len(site.index) == len(indices)
+        whole = len(site.nest) == 1 and len(site.places) == len(indices)
+        if whole and len(site.index) > len(indices):
+            return "row" if all(place.exact for place in site.places) else None
+        if len(site.index) > len(site.places):
+            return None
         if whole and all(place.exact for place in site.places):
             return "in place"
         if not all(self.level[n] <= level for par in site.nest for n in par.operands[: par.attrs["rank"]]):
@@ -158,15 +166,37 @@ class _Converter:
         site.places = []
         for axis, value in enumerate(site.index):
             found = affine(value, indices)
-            if found is None or found[0] is None or any(self.level[v] > level for _, v in found[2]):
+            if found is None or any(self.level[v] > level for _, v in found[2]):
                 return False
             arg, sign, offset = found
-            assert arg is not None
+            if arg is None:
+                continue
             extent = extent_of(arg, self.owners)
             assert extent is not None
             exact = not offset and sign > 0 and is_size(self.sizes.size(handle, axis), extent)
             site.places.append(Place(arg, sign, offset, extent, exact))
-        return bool(site.index) and len({place.arg for place in site.places}) == len(site.places)
+        return bool(site.places) and len({place.arg for place in site.places}) == len(site.places)
+
+    def rows_are_zero(self, op: Op, k: int, plan: Sequence[tuple[Site, str | None]]) -> bool:
+        """Whether what sites of kind "row" add to was zero, and no two of a handle can meet."""
+        if all(how != "row" for _, how in plan):
+            return True
+        if any(how != "row" for _, how in plan):
+            return False
+        handle, init = op.regions[0].args[k], op.operands[k]
+        found: list[tuple[list[Value], list[Size]]] = []
+        for site, _ in plan:
+            loops = {place.arg for place in site.places}
+            zero = Op("const", [], [I64], {"value": 0, "type": I64}).result
+            offsets = [zero if v in loops else v for v in site.index]
+            whole = dims_by_source(handle, self.sizes)
+            dims = [n if v in loops else 1 for n, v in zip(whole, site.index, strict=True)]
+            if any(not apart(offsets, dims, *other) for other in found):
+                return False
+            if not is_zero_block(init, offsets, dims, self.sizes):
+                return False
+            found.append((offsets, dims))
+        return True
 
     # Extracting --------------------------------------------------------------------------------------------
 
@@ -184,7 +214,12 @@ class _Converter:
         lead = tuple(constant(n) for n in par.operands[: par.attrs["rank"]])
         result = add_map(par, value, Array(value.type, lead))  # type: ignore[arg-type]
         self.level[result] = level
-        return Part(result, site.nothing, [], site.places, [index.index(place.arg) for place in site.places])
+        part = Part(result, site.nothing, [], site.places, [index.index(place.arg) for place in site.places])
+        if how == "row":
+            numbers = {place.arg: k for k, place in enumerate(site.places)}
+            part.row = [numbers.get(v) for v in site.index]
+            part.at = [v for v in site.index if v not in numbers]
+        return part
 
     def split(self, site: Site, level: int) -> None:
         """Make the trailing indices of a `par` an inner `par` that sums what the site added."""
@@ -248,8 +283,10 @@ class _Converter:
     def total(self, b: Builder, init: Value, parts: list[Part]) -> Value:
         """The init plus all parts."""
         parts = [part.map_values(lambda v: self.env.get(v, v)) for part in parts]
-        total = self.add_maps(b, init, [part for part in parts if part.places is not None])
+        total = self.add_maps(b, init, [part for part in parts if part.places is not None and not part.row])
         for part in parts:
+            if part.row:
+                total = part.insert(b, total)
             if part.places is not None:
                 continue
             if not part.at:
@@ -274,14 +311,6 @@ class _Converter:
             return [total]
 
         return b.par(b.dims(init), ["map"], element)[0]
-
-
-def is_zero(value: Value) -> bool:
-    """A zero scalar, or an array filled with zeros."""
-    op = value.op
-    if op is not None and op.name == "par" and op.attrs["kinds"][value.index] == "map":
-        return is_zero(op.regions[0].yielded[value.index])
-    return constant(value) == 0.0
 
 
 def _is_alone(site: Site) -> bool:

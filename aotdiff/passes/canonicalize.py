@@ -13,7 +13,7 @@ from aotdiff.ir.graph import Func, Loc, Module, Op, Region, Value
 from aotdiff.ir.interpreter import evaluate
 from aotdiff.ir.ops import SCALAR_OPS, scalar_result
 from aotdiff.ir.rewrite import resolve, use_counts
-from aotdiff.ir.types import BOOL, I64, Acc, Array, Scalar, Type, dims_of, join_dims
+from aotdiff.ir.types import BOOL, I64, Acc, Array, Record, Scalar, Type, dims_of, join_dims
 from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant, is_nonnegative, is_size, is_total
 from aotdiff.passes.registry import register_local
 from aotdiff.passes.scalar_rules import RULES
@@ -249,17 +249,31 @@ def _is_element(value: Value, array: Value, index: list[Value]) -> bool:
 
 
 def _read(c: Canonicalizer, op: Op) -> list[Value] | None:
-    """Reads look through `shaped`, and give the value an update has just put there.
+    """Reads look through `shaped` and axes of size 1, and give the value an update has just put there.
 
     Never through an update at another index: the array before the update would live on and have to be copied.
     """
     source = op.operands[0].op
-    while source is not None and source.name == "shaped":
+    while source is not None and source.name in ("shaped", "reshape"):
+        if source.name == "reshape":
+            axes = _more_axes(c, source)
+            if axes is None:
+                return None
+            op.operands[1:] = [op.operands[1 + k] for k in axes]
         op.operands[0] = source.operands[0]
         source = op.operands[0].op
     if source is not None and source.name == "update" and source.operands[2:] == op.operands[1:]:
         return [source.operands[1]]
     return None
+
+
+def _more_axes(c: Canonicalizer, op: Op) -> list[int] | None:
+    """Where the axes of its operand are in the result of a `reshape` that only adds axes of size 1."""
+    array, sizes = op.operands[0], op.operands[1:]
+    axes = [k for k, size in enumerate(sizes) if constant(size) != 1]
+    if len(axes) != len(dims_of(array.type)):
+        return None
+    return axes if all(is_size(c.size(array, n), sizes[k]) for n, k in enumerate(axes)) else None
 
 
 # Reductions of one value that are the value itself.
@@ -292,14 +306,24 @@ def _merge_results(c: Canonicalizer, op: Op) -> None:
 
 
 def _copied(c: Canonicalizer, op: Op, value: Value) -> Value | None:
-    """The array of which the `par` reads every element at its own index."""
-    read, rank = value.op, op.attrs["rank"]
-    if read is None or read.name != "read" or read.operands[1:] != op.regions[0].args:
+    """The array of which the `par` reads every element at its own index; with axes of size 1 added to it, maybe."""
+    read, extents = value.op, op.operands[: op.attrs["rank"]]
+    if read is None or read.name != "read" or isinstance(value.type, Record):
         return None
-    array = read.operands[0]
-    if array not in c.visible or not all(is_size(c.size(array, k), op.operands[k]) for k in range(rank)):
+    axes = [k for k, n in enumerate(extents) if constant(n) != 1]
+    array, index = read.operands[0], read.operands[1:]
+    whole = index == op.regions[0].args
+    if not whole and (not axes or index != [op.regions[0].args[k] for k in axes]):
         return None
-    return array
+    places = range(len(extents)) if whole else axes
+    if array not in c.visible or not all(is_size(c.size(array, n), extents[k]) for n, k in enumerate(places)):
+        return None
+    if whole:
+        return array
+    assert isinstance(value.type, Scalar)
+    shaped = Op("reshape", [array, *extents], [Array(value.type, _static(extents))], {}, None, op.loc)
+    c.append(shaped)
+    return shaped.result
 
 
 def _loop(c: Canonicalizer, op: Op) -> list[Value] | None:

@@ -99,6 +99,11 @@ class Sizes:
         first = 1 if op.name == "for" else 0
         args = op.regions[-1].args[1:]
         carries = {j for j, arg in enumerate(args) if isinstance(arg.type, Array)}
+        for j in carries:  # loops around come first: they may not find this one half done
+            self.size(op.operands[first + j], 0)
+        if op in self.loops:
+            return self.loops[op]
+        before = dict(self.loops)
         self.loops[op] = set()
         yielded = op.regions[-1].yielded
         while True:
@@ -110,6 +115,7 @@ class Sizes:
             carries -= changed
             if not changed:
                 break
+            self.loops = {**before, op: set()}  # what was found out about others took too much for granted
         self.loops[op] = carries
         return carries
 

@@ -13,7 +13,7 @@ from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op
 from aotdiff.ir.types import I64, Acc, Array
-from aotdiff.passes.acc_to_map import is_zero
+from aotdiff.passes.blocks import is_zero
 from aotdiff.passes.facts import ArgOwners, Sizes, is_size
 from aotdiff.passes.fuse import once_per_element
 from aotdiff.passes.registry import register_local

@@ -32,9 +32,13 @@ def fuse(module: Module, func: Func) -> None:
 
 @dataclass(slots=True)
 class _Reads:
-    """How a `par` result is used: how often read, whether each element once at most, whether it is needed whole."""
+    """How a `par` result is used: how often read, whether each element once at most, whether it is needed whole.
+
+    `last` is the number of the last operation that reads it.
+    """
 
     count: int = 0
+    last: int = 0
     once: bool = True
     whole: bool = False
 
@@ -45,13 +49,15 @@ class _Plan:
 
     reads: dict[Value, _Reads] = field(default_factory=dict)
     depth: dict[Op, int] = field(default_factory=dict)
-    consumed: set[Value] = field(default_factory=set)  # arrays that something may overwrite in place
+    number: int = 0  # operations so far
+    consumed: dict[Value, int] = field(default_factory=dict)  # arrays that an operation may overwrite, the first one
     used: set[Value] = field(default_factory=set)  # reductions that are used
     acting: set[Op] = field(default_factory=set)  # `par`s with a check, an addition or a call inside
     producers: bool = False
 
     def study(self, region: Region, around: list[tuple[Op, Region]]) -> None:
         for op in region.ops:
+            self.number += 1
             if op.name == "par":
                 self.depth[op] = len(around)
                 for result, kind in zip(op.results, op.attrs["kinds"]):
@@ -86,11 +92,12 @@ class _Plan:
                 if reads is not None and op.name == "read":
                     assert v.op is not None
                     reads.count += 1
+                    reads.last = self.number
                     reads.once &= once_per_element(op.operands[1:], around[self.depth[v.op] :])
                 continue
             if v in self.reads:
                 self.reads[v].whole = True
-            self.consumed.add(v)
+            self.consumed.setdefault(v, self.number)
 
 
 def once_per_element(indices: list[Value], loops: list[tuple[Op, Region]]) -> bool:
@@ -224,17 +231,21 @@ class _Fuser:
 
     def decide(self, array: Value) -> bool:
         body = self.slice_of(array)
-        if body is None or any(a in self.plan.consumed and a not in self.params for a in body.arrays):
+        reads = self.plan.reads[array]
+        if body is None or any(self.is_gone(a, reads.last) for a in body.arrays):
             return False
         if body.view:
             return True
-        reads = self.plan.reads[array]
         assert array.op is not None
         if reads.whole or body.row_cost > CHEAP:
             return False
         if self.plan.goes(array.op) and self.shares_little(array.op):
             return not (body.loops and array.op.attrs["rank"] > 1)
         return reads.count <= MOST_READS and body.cost <= (CHEAP if reads.once else CHEAPEST)
+
+    def is_gone(self, array: Value, number: int) -> bool:
+        """Whether an array may have been overwritten when operation `number` runs."""
+        return self.plan.consumed.get(array, number) < number and array not in self.params
 
     def shares_little(self, op: Op) -> bool:
         """Whether computing the results of a `par` each by itself is hardly more work."""
@@ -273,4 +284,4 @@ class _Fuser:
 # Note: what may be read later. Forwarding moves the producer's reads to the consumer. If the array they read is
 # overwritten in between (it is the base of an update, the start of a loop's carry, of an accumulator ...), the version
 # that the producer saw would have to be kept alive by a copy. So a producer is only forwarded when the arrays it reads
-# are used in no other way than by reads, or are parameters, which are never written.
+# are used in no other way than by reads before its own elements are read, or are parameters, which are never written.

@@ -13,6 +13,7 @@ from aotdiff.ir.graph import Func, Module
 from aotdiff.ir.verifier import VerificationError, verify
 from aotdiff.passes import (  # noqa: F401  (registers)
     acc_to_map,
+    blocks,
     bounds,
     canonicalize,
     cse,
@@ -53,7 +54,7 @@ _SCALAR = ("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEA
 _LOOPS = (
     *("specialize-sizes", "drop-unused-functions"),
     *("induction", "bounds", *CLEANUP, "hoist-checks", "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
-    *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
+    *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", "blocks", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
     *("widen-sums-but-contractions", "canonicalize", "hoist", "precompute", *CLEANUP, "hoist"),
