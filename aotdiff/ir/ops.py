@@ -21,7 +21,7 @@ Structured operations (operands; attrs; regions; results):
   concatenation and the offsets (i64[count + 1]).
 - `while` (inits..., inner sizes...; carries, kinds; cond(k, carried...), body(k, carried...)): as `for`, while `cond`
   yields true. Results: final carried values, trip count, maps.
-- `if` (cond; ; then(), else()): results are what the taken side yields.
+- `if` (cond; rare or none; then(), else()): results are what the taken side yields. `rare`: `then` hardly ever runs.
 - `withacc` (inits...; ; body(handles...)): accumulators that start as the inits. Results: each init plus everything
   accumulated, then what the body yields. A handle is used by `accum` and `call` only.
 - `accum` (handle, value, indices...): adds a scalar at the full index; an effect, in no particular order.
