@@ -158,7 +158,7 @@ def _array_converter(place: Place, leaf: Leaf) -> Converter:
         if array.ndim != rank:
             wrong = ValueError if array.ndim and array.dtype.kind in "fiub" else TypeError
             axes = f"{rank} dimension{'' if rank == 1 else 's'}"
-            raise place.refuse(wrong, describe(value if np.ndim(array) == 0 else array), f"an array of {axes}")
+            raise place.refuse(wrong, describe(value if np.ndim(array) == 0 else array), f"{leaf} has {axes}")
         if array.dtype != dtype:
             array = _convert_dtype(place, array, value, dtype)
         flags = array.flags
@@ -212,4 +212,6 @@ def _check_dtype(place: Place, array: np.ndarray, value: Any, dtype: np.dtype) -
 
 def _conversion(array: np.ndarray, value: Any, dtype: np.dtype) -> str:
     name = "bool" if dtype.kind == "b" else f"np.{dtype}"
-    return f"x.astype({name})" if isinstance(value, (np.ndarray, np.generic)) and array.ndim else f"{name}(x)"
+    if not array.ndim:
+        return f"{name}(x)"
+    return f"x.astype({name})" if isinstance(value, np.ndarray) else f"np.asarray(x, {name})"
