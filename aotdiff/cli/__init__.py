@@ -8,17 +8,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from aotdiff import __version__
 from aotdiff.cli import build, execute, stages, tools
 from aotdiff.cli.common import UsageError, report
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes every negative number for an argument, `-1e5` and `-inf` too."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._negative_number_matcher = re.compile(r"-(\.?\d|inf$|nan$)")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(prog="aotdiff", description="Compile .grad programs and their derivatives.")
+    top = _Parser(prog="aotdiff", description="Compile .grad programs and their derivatives.")
     top.add_argument("--version", action="version", version=f"aotdiff {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for part in (build, execute, stages, tools):

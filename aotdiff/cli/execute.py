@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
 import time
@@ -139,7 +140,9 @@ def gradcheck(options: argparse.Namespace) -> int:
         with progress(f"checking {f.name}"):
             count = run_check(f, args, names_of(options.wrt) or None, options.order, seed=options.seed)
     except GradcheckError as error:
-        print(error, file=sys.stderr)
+        wrong = [dataclasses.asdict(entry) for entry in error.entries]
+        shown = {"function": f.name, "order": options.order, "wrong": wrong}
+        print(json.dumps(shown) if options.json else error, file=sys.stderr)
         return 1
     except TypeError as error:
         raise UsageError(str(error)) from None

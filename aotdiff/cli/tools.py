@@ -26,7 +26,11 @@ def add_commands(commands: Any) -> None:
     p.add_argument("--order", type=int, default=1, help="also draw the adjoint of this order (default 1)")
     p.add_argument("--json", action="store_true", help="diagnostics as JSON")
     p.set_defaults(action=graph)
-    p = commands.add_parser("cache", help="the cache of compiled code", description="Show or empty the cache.")
+    about = (
+        "Show or empty the cache of compiled code. AOTDIFF_CACHE names its folder (off for none), "
+        "AOTDIFF_CACHE_SIZE how many MB it may have (1024)."
+    )
+    p = commands.add_parser("cache", help="the cache of compiled code", description=about)
     p.add_argument("what", choices=("info", "clear"))
     p.add_argument("--json", action="store_true")
     p.set_defaults(action=cache)
@@ -82,6 +86,7 @@ def cache(options: argparse.Namespace) -> int:
     elif found.folder is None:
         print("the cache is switched off")
     else:
-        megabytes = f"{found.size / 1e6:.1f} MB of at most {found.limit / 1e6:.0f} MB"
+        size, limit = found.size / store.MEGABYTE, found.limit / store.MEGABYTE
+        megabytes = f"{size:.1f} MB of at most {limit:.0f} MB"
         print(f"{found.folder}: {found.entries} entries, {megabytes}")
     return 0

@@ -21,6 +21,7 @@ from pathlib import Path
 
 _MAGIC = b"aotdiff1"
 _DIGEST = 32
+MEGABYTE = 1024 * 1024
 _DEFAULT_SIZE = 1024  # MB
 _TRIM_CHANCE = 1 / 32
 _STALE = 3600.0  # seconds after which an unfinished temporary file is nobody's
@@ -127,9 +128,9 @@ def trim() -> None:
 
 def _limit() -> int:
     try:
-        return int(float(os.environ.get("AOTDIFF_CACHE_SIZE", _DEFAULT_SIZE)) * 1024 * 1024)
-    except ValueError:
-        return _DEFAULT_SIZE * 1024 * 1024
+        return int(float(os.environ.get("AOTDIFF_CACHE_SIZE", _DEFAULT_SIZE)) * MEGABYTE)
+    except (ValueError, OverflowError):
+        return _DEFAULT_SIZE * MEGABYTE
 
 
 def _files() -> Iterator[tuple[Path, os.stat_result]]:

@@ -95,6 +95,11 @@ def test_run_json(cli):
     assert json.loads(result.out) == {"value": 2.5, "grad": {"x": [1.0, 2.0]}}
 
 
+@pytest.mark.parametrize("number", ["-1", "-1e5", "-.5", "-inf", "-2.5e-3"])
+def test_run_negative_numbers(cli, number):
+    assert float(cli("run", "ok.grad", "total", "[1.0]", number).out) == float(number)
+
+
 def test_run_files(cli, tmp_path):
     np.save(tmp_path / "x.npy", np.array([1.0, 2.0]))
     np.savez(tmp_path / "all.npz", x=np.array([1.0, 2.0]), scale=np.array(0.5), other=np.zeros(3))
@@ -198,6 +203,7 @@ def test_graph(cli, tmp_path):
 def test_cache(cli):
     cli("run", "ok.grad", "at", "[1.0]", "0")
     assert json.loads(cli("cache", "info", "--json").out)["entries"] > 0
+    assert cli("cache", "info").out.endswith(" MB of at most 1024 MB\n")
     assert "entries removed" in cli("cache", "clear").out
     assert json.loads(cli("cache", "info", "--json").out)["entries"] == 0
 

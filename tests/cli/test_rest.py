@@ -95,6 +95,15 @@ def test_diagnostics_as_json(cli, words):
     assert "velocty" in first["message"] and {"end", "notes"} <= first.keys()
 
 
+def test_derivatives_that_do_not_agree_as_json(cli, tmp_path):
+    text = "fn f(x: f64) -> f64 = x * x\nfn back(x: f64, ct: f64) -> f64 = 3.0 * x * ct\nderivative vjp f = back\n"
+    (tmp_path / "rule.grad").write_text(text)
+    result = cli("gradcheck", "rule.grad", "f", "2.0", "--order", "1", "--json")
+    assert result.status == 1
+    (entry,) = json.loads(result.err)["wrong"]
+    assert entry["parameter"] == "x" and abs(entry["reverse"] / entry["difference"] - 1.5) < 1e-6
+
+
 def test_errors_of_a_run_as_json(cli):
     result = cli("run", "ok.grad", "at", "[1.0]", "5", "--json")
     error = json.loads(result.err)

@@ -75,6 +75,13 @@ def test_least_recently_used_go_first(folder, monkeypatch):
     assert not stale.exists()
 
 
+@pytest.mark.parametrize("text", ["", "much", "nan", "inf"])
+def test_sizes_that_are_none(folder, monkeypatch, text):
+    monkeypatch.setenv("AOTDIFF_CACHE_SIZE", text)
+    assert cache.info().limit == 1024 * 1024 * 1024
+    cache.trim()
+
+
 def test_many_processes(folder):
     code = """
 import os, sys
