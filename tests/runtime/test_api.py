@@ -286,9 +286,17 @@ fn nothing() -> f64 = 1.5
     assert m.nothing() == 1.5
 
 
-def test_no_gpu():
-    with pytest.raises(ad.DeviceError):
-        ad.compile_source("fn f(x: f64) -> f64 = x", target="cuda")
+def test_no_gpu(monkeypatch):
+    from aotdiff.runtime.gpu import devices, driver
+
+    def nothing(error):
+        raise error("no NVIDIA driver")
+
+    monkeypatch.setattr(driver, "count", nothing)
+    monkeypatch.setattr(devices, "_made", {})
+    f = ad.compile_source("fn f(x: f64[n]) -> f64[n] = x * x", target="cuda").f.prepare()
+    with pytest.raises(ad.DeviceError, match="no NVIDIA driver"):
+        f(np.ones(3))
 
 
 def test_options_are_checked():
