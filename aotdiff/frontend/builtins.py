@@ -79,6 +79,18 @@ def _table() -> dict[str, Builtin]:
 
 
 BUILTINS: dict[str, Builtin] = _table()
+# The types of the parameters where nothing tells them, for built-ins that are exported; by name, else by kind.
+EXPORTED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("maths", "keeping"), ("",)),
+    **dict.fromkeys(("maths2", "keeping2", "power"), ("", "")),
+    "clamp": ("", "", ""),
+    **dict.fromkeys(("sum", "prod", "max", "min", "mean", "scan", "logsumexp", "softmax", "norm", "diag"), ("n",)),
+    "dot": ("n", "n"),
+    "outer": ("n", "m"),
+    **dict.fromkeys(("square", "determinant", "trace"), ("n n",)),
+    "solve": ("n n", "n"),
+}
+
 CONSTANTS: tuple[str, ...] = ("pi", "inf", "nan")
 FORMS: tuple[str, ...] = (
     "grad",

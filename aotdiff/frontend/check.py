@@ -21,6 +21,7 @@ from aotdiff.frontend.check_types import Reporter, Signature, SignatureReader, T
 from aotdiff.frontend.check_unify import describe, fit, join_types
 from aotdiff.frontend.check_values import leaves, value_of
 from aotdiff.frontend.diagnostics import Note, suggest
+from aotdiff.frontend.eta import exported, innermost
 from aotdiff.frontend.program import STD_FOLDER, Definition, ExportedFunction, Program, Unit, load
 from aotdiff.frontend.scope import Binding, Region, Scope
 from aotdiff.frontend.sizes import UNKNOWN, Size, Symbol, symbol_size
@@ -370,12 +371,14 @@ class Checker:
 
     def export_value(self, unit: Unit, node: ast.Export, value: ast.Expr) -> None:
         body = Body(self, unit, Scope(), Region("export"), REAL)
+        value = exported(value, unit.visible)
         type_ = body.expression(value)
         if not is_function(type_) and not fits_nothing(type_):
             body.error(value.span, f"only functions are exported; this is {describe(type_)}")
         elif isinstance(type_, CallableType) and type_.function is None and not isinstance(value, ast.Lambda):
             if not body.messages and not body.has_unsettled_lambda():
-                hint: Notes = ["write the types: `|x: f64| sin(x)`"]
+                name = innermost(value)
+                hint: Notes = [f"write the types: `|x: f64[n]| {name.name if isinstance(name, ast.Name) else 'f'}(x)`"]
                 body.error(value.span, "nothing tells the types of the parameters of this function", hint)
         body.finish(generic=REAL)
         if isinstance(value.type, Function):

@@ -353,10 +353,7 @@ def reduced_element(use: Use, element: Type) -> Type | None:
 def _arg_reduction(use: Use) -> Type:
     if not needs_array(use):
         return ERROR
-    if "axis" not in use.keywords and len(sizes_of(use.type(0))) > 1:
-        hint: Notes = [f"write `axis = 0`, or take {use.name} of a row"]
-        return use.fail(f"{use.name} of {use.type(0)!r} needs an axis", hint)
-    sizes = reduced(use, several=False)
+    sizes = reduced(use, several="axis" not in use.keywords)
     return ERROR if sizes is None else shaped(I64, sizes)
 
 
