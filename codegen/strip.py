@@ -300,20 +300,51 @@ def horizontal(fe: FunctionEmitter, kind: str, type_: Scalar, vector: str, lanes
 def _horizontal_index(
     fe: FunctionEmitter, r: Reduction, vectors: Sequence[str], lanes: int, start: Sequence[str]
 ) -> list[str]:
-    """An arg-reduction over lanes: the better value wins, among equals the lower index."""
-    best, at = start
-    t = llvm_type(r.type)
-    for n in range(lanes):
-        value, index = fe.lane(vectors[0], r.type.kind, lanes, n), fe.lane(vectors[1], "i64", lanes, n)
-        single = Reduction(r.kind, r.type)
-        strictly = single.beats(fe, value, best)
-        worse = single.beats(fe, best, value)
-        tie = fe.op(f"and i1 {fe.op(f'icmp slt i64 {index}, {at}')}, {fe.op(f'xor i1 {worse}, true')}")
-        better = fe.op(f"or i1 {fe.op(f'or i1 {strictly}, {tie}')}, {fe.op(f'icmp slt i64 {at}, 0')}")
-        take = fe.op(f"and i1 {better}, {fe.op(f'icmp sge i64 {index}, 0')}")
-        best = fe.op(f"select i1 {take}, {t} {value}, {t} {best}")
-        at = fe.op(f"select i1 {take}, i64 {index}, i64 {at}")
-    return [best, at]
+    """An arg-reduction over lanes: the better value wins, NaN before all, among equals the lower index."""
+    values, indices = vectors
+    t, mask, wide = llvm_type(r.type), f"<{lanes} x i1>", f"<{lanes} x i64>"
+    vector, up = f"<{lanes} x {t}>", r.kind == "argmax"
+    some = fe.op(f"icmp sge {wide} {indices}, zeroinitializer")
+    worst = fe.splat(fe.literal(_worst(r.type, up), r.type), r.type.kind, lanes)
+    if r.type.is_float:
+        nan = fe.op(f"and {mask} {some}, {fe.op(f'fcmp uno {vector} {values}, {values}')}")
+        any_nan = _across(fe, "or", "i1", lanes, nan)
+        number = fe.op(f"and {mask} {some}, {fe.op(f'xor {mask} {nan}, splat (i1 true)')}")
+        kept = fe.op(f"select {mask} {number}, {vector} {values}, {vector} {worst}")
+        best = _across(fe, "fmax" if up else "fmin", r.type.kind, lanes, kept)
+        equal = fe.op(f"fcmp oeq {vector} {values}, {fe.splat(best, r.type.kind, lanes)}")
+        hit = fe.op(f"select i1 {any_nan}, {mask} {nan}, {mask} {fe.op(f'and {mask} {number}, {equal}')}")
+        best = fe.op(f"select i1 {any_nan}, {t} {fe.literal(float('nan'), r.type)}, {t} {best}")
+    else:
+        kept = fe.op(f"select {mask} {some}, {vector} {values}, {vector} {worst}")
+        best = _across(fe, "smax" if up else "smin", "i64", lanes, kept)
+        equal = fe.op(f"icmp eq {vector} {values}, {fe.splat(best, 'i64', lanes)}")
+        hit = fe.op(f"and {mask} {some}, {equal}")
+    last = fe.splat(str(2**63 - 1), "i64", lanes)
+    at = _across(fe, "smin", "i64", lanes, fe.op(f"select {mask} {hit}, {wide} {indices}, {wide} {last}"))
+    single = Reduction(r.kind, r.type)
+    strictly, worse = single.beats(fe, best, start[0]), single.beats(fe, start[0], best)
+    tie = fe.op(f"and i1 {fe.op(f'icmp slt i64 {at}, {start[1]}')}, {fe.op(f'xor i1 {worse}, true')}")
+    better = fe.op(f"or i1 {fe.op(f'or i1 {strictly}, {tie}')}, {fe.op(f'icmp slt i64 {start[1]}, 0')}")
+    take = fe.op(f"and i1 {better}, {_across(fe, 'or', 'i1', lanes, some)}")
+    return [
+        fe.op(f"select i1 {take}, {t} {best}, {t} {start[0]}"),
+        fe.op(f"select i1 {take}, i64 {at}, i64 {start[1]}"),
+    ]
+
+
+def _worst(type_: Scalar, up: bool) -> float | int:
+    if type_.is_float:
+        return float("-inf") if up else float("inf")
+    return -(2**63) if up else 2**63 - 1
+
+
+def _across(fe: FunctionEmitter, short: str, kind: str, lanes: int, vector: str) -> str:
+    """One of LLVM's reductions of a vector to a scalar."""
+    t = kind if kind == "i1" else llvm_type(Scalar(kind))
+    name = f"@llvm.vector.reduce.{short}.v{lanes}{kind}"
+    fe.module.declare(f"declare {t} {name}(<{lanes} x {t}>)")
+    return fe.op(f"call {t} {name}(<{lanes} x {t}> {vector})")
 
 
 def plan(fe: FunctionEmitter, op: Op) -> Plan | None:

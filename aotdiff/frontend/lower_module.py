@@ -25,9 +25,11 @@ from aotdiff.frontend.lower_sizes import (
 )
 from aotdiff.frontend.lower_statements import annotated
 from aotdiff.frontend.lower_values import NEVER, Function, Item, Named, depth, key, rebuilt
+from aotdiff.frontend.program import STD_FOLDER
 from aotdiff.ir.graph import Func, Loc, Module, Region, Value
 from aotdiff.ir.types import Type, is_differentiable
 
+_LINALG = str(STD_FOLDER / "linalg.grad")
 _DEEPEST = 24  # functions inside functions, before a recursion counts as endless
 
 
@@ -103,7 +105,9 @@ class Lowering:
         for value in extra:
             region.add_arg(value.type, value.name)
         results = [graph_type(cx, leaf, real) for leaf in type_leaves(signature.result)]
-        attrs = {"export": True} if public is not None else {}
+        attrs: dict[str, Any] = {"export": True} if public is not None else {}
+        if node.name_span.path == _LINALG:
+            attrs["inline"] = "small"  # their code is long, and called in several places
         return self.module.add(Func(name, region, results, attrs, loc))
 
     def define(self, f: Named, func: Func, functions: Sequence[Function], extra: int, classes: Sequence[int]) -> None:

@@ -117,8 +117,8 @@ class Region:
 class Func:
     """A function: `body.args` are the parameters, `body`'s `yield` gives the results.
 
-    attrs: `vjp` / `jvp` (names of functions with a user's rule), `recursive` (bool), `inline` ("never", "always"),
-    `export` (bool). `loc` is the line of the definition.
+    attrs: `vjp` / `jvp` (names of functions with a user's rule), `recursive` (bool), `inline` ("never", "always",
+    "small": where its arrays are), `export` (bool). `loc` is the line of the definition.
     """
 
     __slots__ = ("name", "body", "result_types", "attrs", "loc")

@@ -1,23 +1,27 @@
 """inline, inline-small: calls replaced by the body of their function.
 
 Callees first, so that what is inlined has its own calls inlined already. Recursive functions, functions that say
-`inline = "never"` and, before differentiation, functions with a user's derivative rule stay calls.
+`inline = "never"` and, before differentiation, functions with a user's derivative rule stay calls. Those that say
+`inline = "small"` are inlined where their arrays are known to be small: loops over them may then be written out.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.rewrite import copy_op
+from aotdiff.ir.types import dims_of
 from aotdiff.passes.facts import callees, op_count
 from aotdiff.passes.registry import register
 
 # A function above this size is inlined only where it is called once; no function is grown beyond LARGEST.
 SMALL = 400
 LARGEST = 20_000
+SMALL_ARRAY = 64  # elements
 
 
 @register("inline", "Replace calls by bodies, except of recursive functions and those with a derivative rule.")
@@ -136,7 +140,7 @@ class _Inliner:
                 op.operands = [env.get(v, v) for v in op.operands]
             for inner in op.regions:
                 self.region(inner)
-            if op.name != "call" or not self.fits(op.attrs["callee"]):
+            if op.name != "call" or not self.fits(op):
                 out.append(op)
                 continue
             callee = self.module.funcs[op.attrs["callee"]]
@@ -147,5 +151,13 @@ class _Inliner:
                 env[result] = inner_env.get(value, value)
         region.ops = out
 
-    def fits(self, name: str) -> bool:
-        return name in self.bodies and self.grown + self.sizes[name] <= self.largest
+    def fits(self, op: Op) -> bool:
+        name = op.attrs["callee"]
+        if name not in self.bodies or self.grown + self.sizes[name] > self.largest:
+            return False
+        return self.module.funcs[name].attrs.get("inline") != "small" or all(_is_small(v) for v in op.operands)
+
+
+def _is_small(value: Value) -> bool:
+    sizes = [SMALL_ARRAY + 1 if d is None else d for d in dims_of(value.type)]
+    return math.prod(sizes) <= SMALL_ARRAY
