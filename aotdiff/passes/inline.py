@@ -155,7 +155,9 @@ class _Inliner:
         name = op.attrs["callee"]
         if name not in self.bodies or self.grown + self.sizes[name] > self.largest:
             return False
-        return self.module.funcs[name].attrs.get("inline") != "small" or all(_is_small(v) for v in op.operands)
+        if self.largest == sys.maxsize or self.module.funcs[name].attrs.get("inline") != "small":
+            return True
+        return all(_is_small(v) for v in op.operands)
 
 
 def _is_small(value: Value) -> bool:
