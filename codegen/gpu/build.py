@@ -65,6 +65,7 @@ class Planner:
         self.frames: list[Frame] = []
         self.out: list[p.Statement] = []
         self.fetched: dict[str, p.Operand] = {}
+        self.memo: dict[tuple, p.Operand] = {}  # sizes computed already
         self.nonneg: set[p.Operand] = set()
         self.now: Op | None = None
         self._count = 0
@@ -100,9 +101,9 @@ class Planner:
 
     def nested(self, region: Region, finish: Finish) -> p.Block:
         """The statements of a region; `finish(yielded values)` adds what its end does."""
-        out, self.out, known = self.out, [], dict(self.fetched)
+        out, self.out, known, memo = self.out, [], dict(self.fetched), dict(self.memo)
         self.region(region, finish)
-        made, self.out, self.fetched = self.out, out, known
+        made, self.out, self.fetched, self.memo = self.out, out, known, memo
         return tuple(made)
 
     # Sizes ------------------------------------------------------------------------------------------------
@@ -113,9 +114,15 @@ class Planner:
             return max(operand, 0)
         if operand in self.nonneg:
             return operand
-        found = self.compute("maximum", (operand, 0), "i64")
+        found = self._once("maximum", (operand, 0))
         self.nonneg.add(found)
         return found
+
+    def _once(self, op: str, args: tuple[p.Operand, ...]) -> p.Operand:
+        """Arithmetic of sizes, which do not change while the present block runs."""
+        if (op, args) not in self.memo:
+            self.memo[op, args] = self.compute(op, args, "i64")
+        return self.memo[op, args]
 
     def times(self, a: p.Operand, b: p.Operand) -> p.Operand:
         if isinstance(a, int) and isinstance(b, int):
@@ -124,7 +131,7 @@ class Planner:
             return b
         if b == 1 or a == 0:
             return a
-        found = self.compute("mul", (a, b), "i64")
+        found = self._once("mul", (a, b))
         if a in self.nonneg or isinstance(a, int):
             self.nonneg.add(found)
         return found
@@ -144,7 +151,7 @@ class Planner:
         """Sizes of a result of an operation that is about to run."""
         found: list[p.Operand] = []
         for axis in range(len(dims_of(value.type))):
-            size = self.residence.sizes.size(value, axis)
+            size = self.residence.size(value, axis)
             if isinstance(size, int):
                 found.append(size)
             elif isinstance(size, Value):

@@ -59,7 +59,7 @@ def _fixed(planner: Planner, value: Value) -> list[p.Operand | None]:
     """Sizes of a result that are known before the operation runs."""
     found: list[p.Operand | None] = []
     for axis in range(len(dims_of(value.type))):
-        size = planner.residence.sizes.size(value, axis)
+        size = planner.residence.size(value, axis)
         if isinstance(size, int):
             found.append(size)
         elif isinstance(size, Value):

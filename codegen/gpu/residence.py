@@ -16,7 +16,7 @@ from aotdiff.codegen.gpu.plan import HOST_OPS
 from aotdiff.ir.graph import Func, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import Acc, Array, Record, Scalar, dims_of, element_of
-from aotdiff.passes.facts import ArgOwners, Sizes, constant
+from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant
 
 FEW = 64  # iterations that one thread may as well do
 _STRUCTURED = ("for", "while", "if", "withacc")
@@ -118,6 +118,21 @@ class Residence:
             return True
         return self._of_integers(op)
 
+    def size(self, value: Value, axis: int) -> Size:
+        """The size of an array along an axis, as `Sizes.size`; also of what a `for` collects."""
+        op = value.op
+        if op is None or op.name != "for" or value.index < op.attrs["carries"] or "cat" in op.attrs["kinds"]:
+            return self.sizes.size(value, axis)
+        sizes = op.operands[1 + op.attrs["carries"] :]
+        for result in op.results[op.attrs["carries"] :]:
+            rank = len(dims_of(result.type)) - 1
+            if result is value:
+                found = op.operands[0] if axis == 0 else sizes[axis - 1]
+                known = constant(found)
+                return found if known is None else max(known, 0)
+            sizes = sizes[rank:]
+        raise AssertionError("a result that is none")
+
     def sizes_known(self, op: Op) -> bool:
         """Whether the sizes of all results follow from what is known before the operation runs."""
         if op.name == "while" and op.attrs["kinds"]:
@@ -129,7 +144,7 @@ class Residence:
             for axis, known in enumerate(dims_of(result.type)):
                 if known is not None:
                     continue
-                size = self.sizes.size(result, axis)
+                size = self.size(result, axis)
                 if isinstance(size, int):
                     continue
                 root = size if isinstance(size, Value) else size[0]

@@ -65,6 +65,9 @@ def device_graph(compiler: Compiler, root: str, places: Places, real: str) -> tu
     run(graph, ("inline-rules-kept",))
     compiler.expand(graph)
     graph = subset(graph, [name])
+    for func in graph.funcs.values():  # what differentiates is expanded: rules only look like recursion now
+        for rule in ("vjp", "jvp"):
+            func.attrs.pop(rule, None)
     run(graph, ("strip", "inline-all"))
     graph = subset(graph, [name])
     _no_calls(graph, name)
