@@ -39,9 +39,14 @@ def inline_all(module: Module) -> None:
     inline_calls(module, lambda func: True, everything=True)
 
 
-@register("inline-rules-kept", "As inline-all, but functions with a derivative rule are called.")
+@register("inline-rules-kept", "As inline-all, except for functions with a derivative rule and those that say never.")
 def inline_rules_kept(module: Module) -> None:
-    inline_calls(module, lambda func: "vjp" not in func.attrs and "jvp" not in func.attrs, everything=True)
+    kept = ("vjp", "jvp")
+    inline_calls(
+        module,
+        lambda func: func.attrs.get("inline") != "never" and not any(rule in func.attrs for rule in kept),
+        everything=True,
+    )
 
 
 def inline_calls(module: Module, allowed: Callable[[Func], bool], everything: bool = False) -> None:

@@ -57,12 +57,24 @@ def plan_text(
 
 
 def device_graph(compiler: Compiler, root: str, places: Places, real: str) -> tuple[Graph, str]:
-    """The optimised graph of one function, without calls."""
+    """The optimised graph of one function, without calls.
+
+    Where what a call leaves for the reverse sweep became a record, everything is inlined before it is differentiated.
+    """
+    graph, name = _without_calls(compiler, root, places, real, ())
+    if any(op.name == "record_make" for op in graph.funcs[name].body.walk()):
+        graph, name = _without_calls(compiler, root, places, real, ("inline-rules-kept",))
+    return graph, name
+
+
+def _without_calls(
+    compiler: Compiler, root: str, places: Places, real: str, first: tuple[str, ...]
+) -> tuple[Graph, str]:
     from aotdiff.passes.pipeline import run
     from aotdiff.runtime.compiler import subset
 
     graph, name = compiler.derivative(root, places, real)
-    run(graph, ("inline-rules-kept",))
+    run(graph, first)
     compiler.expand(graph)
     graph = subset(graph, [name])
     for func in graph.funcs.values():  # what differentiates is expanded: rules only look like recursion now
