@@ -52,11 +52,10 @@ def _is_small(type_: Type) -> bool:
 
 
 def _flat(index: Sequence[int], dims: Sequence[int | None]) -> int | None:
-    """Row-major place of an index; None if it is out of range (then a check has failed before)."""
+    """Row-major place of an index; None if it is out of range (then a check has failed before) or a size is unknown."""
     at = 0
     for i, n in zip(index, dims, strict=True):
-        assert n is not None
-        if not 0 <= i < n:
+        if n is None or not 0 <= i < n:
             return None
         at = at * n + i
     return at

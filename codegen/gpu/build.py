@@ -89,8 +89,10 @@ class Planner:
         self.emit(p.Alloc(var, element, count))
         return var
 
-    def refuse(self, message: str) -> NoReturn:
-        raise Unsupported(message, (self.now.loc if self.now else None) or self.func.loc)
+    def refuse_records(self) -> NoReturn:
+        """Records are what calls leave for reverse sweeps; on a device they exist inside a thread only."""
+        loc = (self.now.loc if self.now else None) or self.func.loc
+        raise Unsupported("what a call leaves for its derivative cannot be kept here on a device", loc, records=True)
 
     def drop(self, where: Where) -> None:
         if isinstance(where, Fields):
@@ -393,7 +395,7 @@ def _record_make(planner: Planner, op: Op) -> None:
 def _record_unpack(planner: Planner, op: Op) -> None:
     where = planner.env[op.operands[0]]
     if not isinstance(where, Fields) or len(where.values) != len(op.results):
-        raise Unsupported("arrays of residual records do not exist on a device", op.loc)
+        planner.refuse_records()
     for result, each in zip(op.results, where.values, strict=True):
         planner.bind(result, share(planner, each))
 

@@ -30,7 +30,7 @@ class Merged:
         self.own = tuple(d is None for d in fixed)
         planner.nonneg.update(self.dims)
         if isinstance(value.type, Record):
-            planner.refuse("records that loops carry do not exist on a device")
+            planner.refuse_records()
         if isinstance(value.type, Scalar):
             self.where: Where = Cell(self.var) if device else Host(self.var)
         else:
@@ -143,7 +143,9 @@ class _Map:
     def __init__(self, planner: Planner, kind: str, result: Value, offsets: Value | None, inner: tuple, count):
         self.planner, self.kind, self.inner, self.count = planner, kind, inner, count
         self.result, self.offsets = result, offsets
-        assert isinstance(result.type, Array) and isinstance(result.type.element, Scalar)
+        assert isinstance(result.type, Array)
+        if isinstance(result.type.element, Record):
+            planner.refuse_records()
         self.element = result.type.element.kind
         self.grows = kind == "cat" or count is None
         self.used: p.Operand = 0

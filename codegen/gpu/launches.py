@@ -14,7 +14,7 @@ from aotdiff.codegen.gpu.steps import Step, uses_of
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.rewrite import copy_op
-from aotdiff.ir.types import Acc, Array, Scalar, Type, dims_of
+from aotdiff.ir.types import Acc, Array, Record, Scalar, Type, dims_of
 
 if TYPE_CHECKING:
     from aotdiff.codegen.gpu.build import Planner
@@ -48,7 +48,7 @@ def wrap(planner: Planner, name: str, ops: Sequence[Op], outputs: Sequence[Value
             continue
         where = planner.env[value]
         if not isinstance(where, (Host, Cell, Flat, Target)):
-            planner.refuse("arrays of residual records do not exist on a device")
+            planner.refuse_records()
         env[value] = region.add_arg(value.type, value.name)
         inputs.append(value)
         passing.append("value" if isinstance(where, Host) else "cell" if isinstance(where, Cell) else "array")
@@ -66,6 +66,11 @@ def element_of(type_: Type) -> str:
     element = type_.element if isinstance(type_, (Array, Acc)) else type_
     assert isinstance(element, Scalar)
     return element.kind
+
+
+def _no_records(planner: Planner, values: Sequence[Value]) -> None:
+    if any(isinstance(v.type, Record) or isinstance(getattr(v.type, "element", None), Record) for v in values):
+        planner.refuse_records()
 
 
 def _unknown(type_: Type, dims: Sequence[p.Operand]) -> list[p.Operand]:
@@ -94,6 +99,7 @@ def group(planner: Planner, step: Step) -> None:
     """Operations that one thread runs, as one kernel."""
     frame = planner.frames[-1]
     outputs = [r for op in step.ops for r in op.results if frame.last.get(r, -1) > frame.step]
+    _no_records(planner, outputs)
     sizes = _output_sizes(planner, step, outputs)
     wrapped = wrap(planner, "serial", step.ops, outputs)
     homes, writes = _in_place(wrapped.func)
@@ -151,6 +157,7 @@ def grid(planner: Planner, op: Op) -> None:
         planner.host(v)
     if _fill(planner, op, lead):
         return
+    _no_records(planner, op.results)
     wrapped = wrap(planner, "grid", [op], op.results)
     for i, value in enumerate(wrapped.inputs):
         if value in op.operands and wrapped.passing[i] == "cell":  # sizes are known to the host by now

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class Unsupported(Exception):
-    """What a device cannot do; `loc` is where the program asks for it."""
+    """What a device cannot do; `loc` is where the program asks for it. `records`: arrays of records are in the way."""
 
-    def __init__(self, message: str, loc: Loc | None):
+    def __init__(self, message: str, loc: Loc | None, records: bool = False):
         super().__init__(message)
+        self.records = records
         self.message = message
         self.loc = loc
 

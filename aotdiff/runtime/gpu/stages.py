@@ -48,33 +48,34 @@ def plan_text(
     from aotdiff.codegen.gpu.places import Unsupported
     from aotdiff.runtime.reads import values_read
 
-    try:
-        graph, name = device_graph(compiler, root, places, real)
-        plan, module = build(graph, name, target, compiler.codegen_options(), prefix)
-        return plan, module.text(), values_read(graph, name)
-    except Unsupported as error:
-        raise _refused(compiler, error.message, error.loc) from None
+    refused: Unsupported | None = None
+    for early in (False, True):
+        try:
+            graph, name = device_graph(compiler, root, places, real, early)
+            plan, module = build(graph, name, target, compiler.codegen_options(), prefix)
+            return plan, module.text(), values_read(graph, name)
+        except Unsupported as error:
+            refused = error
+            if not error.records:
+                break
+    assert refused is not None
+    raise _refused(compiler, refused.message, refused.loc) from None
 
 
-def device_graph(compiler: Compiler, root: str, places: Places, real: str) -> tuple[Graph, str]:
+def device_graph(
+    compiler: Compiler, root: str, places: Places, real: str, early: bool = False
+) -> tuple[Graph, str]:
     """The optimised graph of one function, without calls.
 
-    Where what a call leaves for the reverse sweep became a record, everything is inlined before it is differentiated.
+    `early`: everything is inlined before it is differentiated too, so that no call leaves a record of what its
+    reverse sweep needs.
     """
-    graph, name = _without_calls(compiler, root, places, real, ())
-    if any(op.name == "record_make" for op in graph.funcs[name].body.walk()):
-        graph, name = _without_calls(compiler, root, places, real, ("inline-rules-kept",))
-    return graph, name
-
-
-def _without_calls(
-    compiler: Compiler, root: str, places: Places, real: str, first: tuple[str, ...]
-) -> tuple[Graph, str]:
     from aotdiff.passes.pipeline import run
     from aotdiff.runtime.compiler import subset
 
     graph, name = compiler.derivative(root, places, real)
-    run(graph, first)
+    if early:
+        run(graph, ("inline-rules-kept",))
     compiler.expand(graph)
     graph = subset(graph, [name])
     for func in graph.funcs.values():  # what differentiates is expanded: rules only look like recursion now
