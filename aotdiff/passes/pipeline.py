@@ -78,12 +78,12 @@ def run(module: Module, names: Sequence[str], verify_each: bool = False, only: I
             raise ValueError(f"no pass is called {name!r}; there are {', '.join(sorted(PASSES))}")
         PASSES[name].run(module, functions)
         if checking:
-            _verify_after(module, name)
+            _verify_after(module, name, functions)
 
 
-def _verify_after(module: Module, name: str) -> None:
+def _verify_after(module: Module, name: str, functions: list[Func] | None) -> None:
     try:
-        verify(module)
+        verify(module, functions)
     except VerificationError as error:
         error.add_note(f"after pass {name}")
         raise

@@ -210,3 +210,11 @@ def test_with_rules_and_derivatives_inside(function) -> None:
     np.testing.assert_allclose(seconds, [want[2]] * 3, rtol=1e-12)
     thirds = [f.hvp().jvp()(0.7, 4, 1.0, 1.0), f.grad().grad().grad()(0.7, 4)]
     np.testing.assert_allclose(thirds, [want[3]] * 2, rtol=1e-11)
+
+
+def test_graphs_are_valid_on_the_way(monkeypatch) -> None:
+    """Functions that are declared and not yet written are no faults for the verifier."""
+    monkeypatch.setenv("AOTDIFF_VERIFY", "1")
+    for source, name in ((SOURCE, "even"), (SOURCE, "pairs"), (RULES, "outer")):
+        compiler, root, places = getattr(ad.compile_source(source), name).hvp().jvp().recipe()
+        assert compiler.expanded(root, places, "f64")[0].records
