@@ -22,6 +22,8 @@ valid start. `aotdiff.release` (exported by every module) gives its memory back.
     2640  ptr   team           the threads that help, kept between calls
     2648  i64   most           threads a call may use at most; 0 for as many as there are processors
     2656  i32   stop           not 0 stops what this thread does for another's call
+    2664  i32   processors     that there were when last asked for
+    2668  i32   fresh          how often that is still to be believed
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ CHUNKS, BUMP, BUMP_END, TOTAL, WANT, KEEP, DIRTY, FREE = 1032, 1040, 1048, 1056,
 FREE_LISTS = 192
 MESSAGE_SIZE = 1000
 STACK = FREE + 8 * FREE_LISTS
-THREADS, TEAM, MOST, STOP = STACK + 8, STACK + 16, STACK + 24, STACK + 32
-SIZE = STACK + 40
+THREADS, TEAM, MOST, STOP, PROCESSORS, FRESH = (STACK + n for n in (8, 16, 24, 32, 40, 44))
+SIZE = STACK + 48
 STACK_SIZE = 256 << 20
 KEEP_DEFAULT = 1 << 30
 
@@ -73,6 +75,8 @@ class Context(ctypes.Structure):
         ("team", ctypes.c_void_p),
         ("most", ctypes.c_int64),
         ("stop", ctypes.c_int64),
+        ("processors", ctypes.c_int32),
+        ("fresh", ctypes.c_int32),
     ]
 
 

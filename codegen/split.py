@@ -23,6 +23,7 @@ from aotdiff.ir.types import Acc, Record, Scalar
 
 _ADDED = 0.4  # nanoseconds for one element of a piece's own accumulator
 _LINE = 64
+_SHORT = 120  # operations
 
 
 @dataclass(slots=True)
@@ -96,7 +97,9 @@ class _Range(FunctionEmitter):
             assert isinstance(value.type, Scalar)
             self.env[value] = self.take(found, llvm_type(value.type))
         elif isinstance(found, Handle):
-            self.env[value] = Handle(self.take(found.ptr, "ptr", "noalias"), self.sizes(found.dims), found.element)
+            there = "" if found.dims else f" writable dereferenceable({element_size(found.element)})"
+            ptr = self.take(found.ptr, "ptr", f"noalias{there}")
+            self.env[value] = Handle(ptr, self.sizes(found.dims), found.element)
         else:
             attributes = "" if isinstance(found.element, Record) else "noalias readonly"
             ptr = self.take(found.ptr, "ptr", attributes)
@@ -141,6 +144,14 @@ def _captured(op: Op) -> list[Value]:
 
     look(op.regions[0])
     return list(found)
+
+
+def _repeated(fe: FunctionEmitter) -> bool:
+    """Whether what is being emitted is in a sequential loop, and short enough to be there twice."""
+    if not any(scope.region.ops[scope.index].name in ("for", "while") for scope in fe.scopes[:-1]):
+        return False
+    inside = [op.name for op in fe.op_now.regions[0].walk()]
+    return len(inside) <= _SHORT and not {"for", "while"}.intersection(inside)
 
 
 # Accumulators --------------------------------------------------------------------------------------------------
@@ -253,8 +264,13 @@ class _Split:
         return found, total
 
     def _whole(self) -> list[str]:
-        """One call for all iterations."""
+        """All iterations here: a call, or in a sequential loop, where calls add up, the loops themselves."""
         fe = self.fe
+        if _repeated(fe):
+            fe.inside = True
+            state = self.nest.emit(fe)
+            fe.inside = False
+            return state
         out = fe.alloca(f"[{len(self.types)} x i64]") if self.types else "null"
         args = ["ptr %ctx", "i64 0", f"i64 {self.nest.lead[0]}", f"ptr {out}", *(f"{t} {n}" for t, n in self.arguments)]
         self._stop_if(fe.op(f"call i32 {self.name}({', '.join(args)})"))

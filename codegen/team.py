@@ -28,6 +28,7 @@ _PIECE, _CODE, _WHICH, _THREAD, _BACK, _SEEN = 0, 8, 16, 24, 32, 40
 _STATE = (ctx.SIZE + 63) & -64
 _HELPER_SIZE = _STATE + 64
 _WAITS = 1500  # looks before going to sleep
+_BELIEVED = 64  # times that the number of processors is used before the system is asked again
 
 _PAUSES = {"x86_64": 'call void asm sideeffect "pause", ""()', "aarch64": 'call void asm sideeffect "yield", ""()'}
 
@@ -60,10 +61,25 @@ def has_threads(triple: str) -> bool:
 
 
 _PROCESSORS = """
-; How many processors this thread may use.
-define internal i64 @aot.processors() noinline nounwind {{
-entry:{count}
+; How many processors this thread may use; the system is asked now and then.
+define internal i64 @aot.processors(ptr %ctx) noinline nounwind {{
+entry:
+  %freshat = getelementptr i8, ptr %ctx, i64 {FRESH}
+  %knownat = getelementptr i8, ptr %ctx, i64 {PROCESSORS}
+  %fresh = load i32, ptr %freshat
+  %old = icmp eq i32 %fresh, 0
+  br i1 %old, label %ask, label %known
+known:
+  %less = sub i32 %fresh, 1
+  store i32 %less, ptr %freshat
+  %before = load i32, ptr %knownat
+  %wide = sext i32 %before to i64
+  ret i64 %wide
+ask:{count}
   %some = call i64 @llvm.smax.i64(i64 %all, i64 1)
+  %short = trunc i64 %some to i32
+  store i32 %short, ptr %knownat
+  store i32 {_BELIEVED}, ptr %freshat
   ret i64 %some
 }}
 
@@ -75,9 +91,14 @@ entry:
   %asked = load i64, ptr %mostat
   %forced = icmp slt i64 %asked, 0
   %minus = sub i64 0, %asked
-  br i1 %forced, label %out, label %look
+  br i1 %forced, label %out, label %more
+more:
+  %oneasked = icmp eq i64 %asked, 1
+  %onecompiled = icmp eq i64 %compiled, 1
+  %one = or i1 %oneasked, %onecompiled
+  br i1 %one, label %out, label %look
 look:
-  %have = call i64 @aot.processors()
+  %have = call i64 @aot.processors(ptr %ctx)
   %single = icmp eq i64 %have, 1
   %anyasked = icmp eq i64 %asked, 0
   %anycompiled = icmp eq i64 %compiled, 0
@@ -89,7 +110,7 @@ look:
   %n = select i1 %single, i64 1, i64 %usual
   br label %out
 out:
-  %found = phi i64 [ %minus, %entry ], [ %n, %look ]
+  %found = phi i64 [ %minus, %entry ], [ 1, %more ], [ %n, %look ]
   %capped = call i64 @llvm.smin.i64(i64 %found, i64 {most})
   ret i64 %capped
 }}
@@ -257,24 +278,20 @@ define internal ptr @aot.team.get(ptr %ctx, i64 %wanted) noinline nounwind {{
 entry:
   %teamat = getelementptr i8, ptr %ctx, i64 {TEAM}
   %known = load ptr, ptr %teamat
-  %pid32 = call i32 @getpid()
-  %pid = sext i32 %pid32 to i64
   %none = icmp eq ptr %known, null
-  br i1 %none, label %make, label %ours
-ours:
-  %itspid = load i64, ptr %known
-  %same = icmp eq i64 %itspid, %pid
+  br i1 %none, label %make, label %some
+some:
+  %same = call i1 @aot.team.is_ours(ptr %known)
   br i1 %same, label %grow, label %forked
 forked:
   call void @aot.team.forget(ptr %known)
   store ptr null, ptr %teamat
   br label %make
 make:
-  %new = call ptr @calloc(i64 1, i64 {_TEAM_SIZE})
+  %new = call ptr @aot.team.memory()
   %failed = icmp eq ptr %new, null
   br i1 %failed, label %nothing, label %fill
 fill:
-  store i64 %pid, ptr %new
   %lock = getelementptr i8, ptr %new, i64 {_LOCK}
   %workc = getelementptr i8, ptr %new, i64 {_WORK}
   %donec = getelementptr i8, ptr %new, i64 {_DONE}
@@ -284,7 +301,7 @@ fill:
   store ptr %new, ptr %teamat
   br label %grow
 grow:
-  %team = phi ptr [ %known, %ours ], [ %new, %fill ]
+  %team = phi ptr [ %known, %some ], [ %new, %fill ]
   %helpersat = getelementptr i8, ptr %team, i64 {_HELPERS}
   br label %count
 count:
@@ -367,10 +384,25 @@ one:
   %k1 = add i64 %k, 1
   br label %each
 out:
-  call void @free(ptr %team)
+  {unmake}
   ret void
 }}
 
+; Whether the team was made in this process.
+define internal i1 @aot.team.is_ours(ptr %team) noinline nounwind {{
+entry:
+  %its = load i64, ptr %team
+  %wiped = icmp eq i64 %its, -1
+  br i1 %wiped, label %yes, label %ask
+yes:
+  ret i1 true
+ask:
+  %pid32 = call i32 @getpid()
+  %pid = sext i32 %pid32 to i64
+  %same = icmp eq i64 %its, %pid
+  ret i1 %same
+}}
+{make}
 define internal void @aot.team.end(ptr %ctx) noinline nounwind {{
 entry:
   %teamat = getelementptr i8, ptr %ctx, i64 {TEAM}
@@ -379,10 +411,7 @@ entry:
   br i1 %none, label %out, label %some
 some:
   store ptr null, ptr %teamat
-  %pid32 = call i32 @getpid()
-  %pid = sext i32 %pid32 to i64
-  %itspid = load i64, ptr %team
-  %same = icmp eq i64 %itspid, %pid
+  %same = call i1 @aot.team.is_ours(ptr %team)
   br i1 %same, label %tell, label %free
 tell:
   %lock = getelementptr i8, ptr %team, i64 {_LOCK}
@@ -431,7 +460,7 @@ entry:
   %fewer = sub i64 %pieces, 1
   %others = sub i64 %most, 1
   %asked = call i64 @llvm.smin.i64(i64 %fewer, i64 %others)
-  %processors = call i64 @aot.processors()
+  %processors = call i64 @aot.processors(ptr %ctx)
   %spare = sub i64 %processors, 1
   %useful = call i64 @llvm.smin.i64(i64 %asked, i64 %spare)
   %mostat = getelementptr i8, ptr %ctx, i64 {MOST}
@@ -580,6 +609,52 @@ found:
 }}
 """
 
+# The memory of a team; it begins with the process, or with -1 in memory that a forked child finds empty.
+_MEMORY = {
+    "linux": """
+define internal ptr @aot.team.memory() noinline nounwind {{
+entry:
+  %made = call ptr @mmap(ptr null, i64 4096, i32 3, i32 34, i32 -1, i64 0)
+  %number = ptrtoint ptr %made to i64
+  %failed = icmp eq i64 %number, -1
+  br i1 %failed, label %none, label %wipe
+wipe:
+  %rc = call i32 @madvise(ptr %made, i64 4096, i32 18)
+  %pid32 = call i32 @getpid()
+  %pid = sext i32 %pid32 to i64
+  %wiped = icmp eq i32 %rc, 0
+  %mark = select i1 %wiped, i64 -1, i64 %pid
+  store i64 %mark, ptr %made
+  ret ptr %made
+none:
+  ret ptr null
+}}
+""",
+    "darwin": """
+define internal ptr @aot.team.memory() noinline nounwind {{
+entry:
+  %made = call ptr @calloc(i64 1, i64 {_TEAM_SIZE})
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %none, label %mark
+mark:
+  %pid32 = call i32 @getpid()
+  %pid = sext i32 %pid32 to i64
+  store i64 %pid, ptr %made
+  ret ptr %made
+none:
+  ret ptr null
+}}
+""",
+}
+_MEMORY["unix"] = _MEMORY["linux"]
+_UNMAKE = {
+    "linux": "%rc = call i32 @munmap(ptr %team, i64 4096)",
+    "unix": "%rc = call i32 @munmap(ptr %team, i64 4096)",
+    "darwin": "call void @free(ptr %team)",
+}
+_MEMORY_NEEDS = ("ptr @mmap(ptr, i64, i32, i32, i32, i64)", "i32 @madvise(ptr, i64, i32)", "i32 @munmap(ptr, i64)")
+assert _TEAM_SIZE <= 4096
+
 _DECLARATIONS = (
     "i64 @llvm.smin.i64(i64, i64)", "i64 @llvm.smax.i64(i64, i64)", "i32 @getpid()", "ptr @calloc(i64, i64)",
     "void @free(ptr)", "void @llvm.memset.p0.i64(ptr, i8, i64, i1)", "void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
@@ -597,10 +672,11 @@ def team(triple: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     found = globals().items()
     names: dict[str, int | str] = {k: v for k, v in found if k.startswith("_") and isinstance(v, int)}
     names |= {"TEAM": ctx.TEAM, "MOST": ctx.MOST, "STOP": ctx.STOP, "THREADS": ctx.THREADS}
-    names |= {"INTERRUPT": ctx.INTERRUPT, "KEEP": ctx.KEEP}
+    names |= {"INTERRUPT": ctx.INTERRUPT, "KEEP": ctx.KEEP, "PROCESSORS": ctx.PROCESSORS, "FRESH": ctx.FRESH}
     names |= {"most": MOST, "count": _COUNT[system], "set_mask": _SET_MASK[system]}
     names["pause"] = _PAUSES.get(triple.split("-")[0], "")
+    names |= {"make": _MEMORY[system].format(**names), "unmake": _UNMAKE[system]}
     filled = (_PROCESSORS + _DO_PIECES + _HELPER + _MAKE + _RUN).format(**names)
     table = f"@{TABLE} = weak constant [3 x ptr] [ptr @aot.team.most, ptr @aot.team.run, ptr @aot.team.end]\n"
-    declared = (*_DECLARATIONS, *_COUNT_NEEDS[system])
+    declared = (*_DECLARATIONS, *_COUNT_NEEDS[system], *(_MEMORY_NEEDS if system != "darwin" else ()))
     return table + filled, ("aot.reset", "aot.release_chunks"), tuple(f"declare {d}" for d in declared)
