@@ -3,7 +3,8 @@
 The package in the order things happen: `driver` (options, text, objects, JIT), `module` (one LLVM module),
 `bufferize` (which arrays are written in place), `function` (values, memory and ownership in one function), `emit`
 (operation -> emitter), the emitters (`arrays`, `par`, `loops`, `branch`, `acc`, `calls`, `checks`, `records`), several
-iterations at once (`lanes` decides, `strip` and `tile` emit), run-time support (`context`, `memory`, `stack`, `sort`,
+iterations at once (`lanes` decides, `strip` and `tile` emit), several threads (`work` estimates, `split` and `pieces`
+cut loops up, `team` and `helpers` are the threads), run-time support (`context`, `memory`, `stack`, `sort`,
 `runtime_math`), and `target` (what depends on the machine). For libraries: `cabi`, `header`, `names`, `link`.
 
 `loader` has what runs object code made earlier. Names are imported when they are first used: a process that only runs

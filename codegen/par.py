@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
@@ -255,7 +255,7 @@ def _given_along(kinds: Sequence[str], values: Sequence[Value]) -> dict[int, int
 
 @dataclass(slots=True)
 class Nest:
-    """A `par` being emitted; `part`: of the first index only the iterations from one to (not including) another."""
+    """A `par` being emitted; `parts`: of some loops only the iterations from one to (not including) another."""
 
     op: Op
     region: Region
@@ -263,12 +263,11 @@ class Nest:
     lead: list[str]
     maps: list[Map]
     reductions: list[tuple[Reduction, Value]]
-    part: tuple[str, str] | None = None
+    parts: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def span(self, r: int) -> tuple[str, str]:
         """The iterations of loop r (negative: from the innermost): from one to (not including) another."""
-        first = r % len(self.lead) == 0
-        return self.part if first and self.part is not None else ("0", self.lead[r])
+        return self.parts.get(r % len(self.lead), ("0", self.lead[r]))
 
     def emit(self, fe: FunctionEmitter) -> list[str]:
         """All loops; gives the accumulators."""
@@ -283,7 +282,7 @@ class Nest:
         if plan is not None and not scalar and checks.runs_long(self.region):
             checks.poll(fe)
         for r, extent in enumerate(scalar):
-            start, end = self.part if r == 0 and self.part is not None else ("0", extent)
+            start, end = self.parts.get(r, ("0", extent))
             level = Level(fe, end, states, start=start)
             linear = self.at(fe, r, linear, level.index)
             states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotdiff.codegen import context
+from aotdiff.codegen import context, strip
 from aotdiff.codegen.function import FunctionEmitter, Row
+from aotdiff.codegen.lanes import is_contraction
 from aotdiff.codegen.par import Level, Map, Nest, Reduction
+from aotdiff.codegen.pieces import HEAD, PIECES, SCRATCH, SIZE, N, limits
 from aotdiff.codegen.text import float_literal, is_literal
 from aotdiff.codegen.values import Handle, Ref, Scope, element_size, llvm_type, memory_type
 from aotdiff.codegen.work import Estimate
@@ -24,22 +26,7 @@ from aotdiff.ir.types import Acc, Record, Scalar
 _ADDED = 0.4  # nanoseconds for one element of a piece's own accumulator
 _LINE = 64
 _SHORT = 120  # operations
-
-
-@dataclass(slots=True)
-class Limits:
-    """When a `par` is split: nanoseconds of work that are worth it, and of one piece; pieces per thread at most.
-
-    grain: iterations of which pieces are multiples (0: what the loops are made for). Tests make all of it small.
-    """
-
-    least: float = 60e3
-    piece: float = 12e3
-    per_thread: int = 4
-    grain: int = 0
-
-
-limits = Limits()
+_WIDE = 4  # strips of columns that are many
 
 
 def wanted(fe: FunctionEmitter, op: Op) -> Estimate | None:
@@ -65,12 +52,13 @@ def wanted(fe: FunctionEmitter, op: Op) -> Estimate | None:
 
 
 class _Range(FunctionEmitter):
-    """Emits `i32 f(ctx, low, high, out, captured...)`."""
+    """Emits `i32 f(ctx, low, high, out, captured...)`; for a contraction, `low` and `high` of rows and of columns."""
 
-    def __init__(self, outer: FunctionEmitter, name: str):
+    def __init__(self, outer: FunctionEmitter, name: str, columns: bool):
         super().__init__(outer.module, outer.func, outer.flow, outer.recursive)
         self.outer = outer
         self.symbol = name
+        self.columns = columns
         self.inside = True
         self.taken: dict[str, tuple[str, str]] = {}  # outer name: (type with attributes, name here)
         around = outer.scope
@@ -116,13 +104,16 @@ class _Range(FunctionEmitter):
             self.capture(value)
         lead, extents = list(self.sizes(nest.lead)), list(self.sizes(nest.extents))
         maps = [self.map(m) for m in nest.maps]
-        own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, ("%low", "%high"))
+        parts = {0: ("%low", "%high"), **({1: ("%low1", "%high1")} if self.columns else {})}
+        own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, parts)
         state = own.emit(self)
         types = [t for r, _ in nest.reductions for t, _ in r.starts(self)]
         for n, (type_, name) in enumerate(zip(types, state, strict=True)):
             self.store(type_, name, self.bytes_at("%out", 8 * n))
         self.do("ret i32 0")
         params = ["ptr noalias %ctx", "i64 %low", "i64 %high", "ptr noalias %out"]
+        if self.columns:
+            params[3:3] = ["i64 %low1", "i64 %high1"]
         params += [f"{type_} {name}" for type_, name in self.taken.values()]
         return f"define internal i32 {self.symbol}({', '.join(params)}) #1 {{\n{self.body()}\n}}"
 
@@ -181,10 +172,6 @@ def _apart(op: Op, handle: Value) -> bool:
 
 # The par -------------------------------------------------------------------------------------------------------
 
-# What pieces are given: iterations, those of a piece, pieces, memory for what they give; then bytes of accumulators of
-# their own, then what the body captures.
-_N, _SIZE, _PIECES, _SCRATCH, _HEAD = 0, 8, 16, 24, 32
-
 
 def emit(fe: FunctionEmitter, nest: Nest, estimate: Estimate) -> list[str]:
     """All loops; gives the accumulators of the reductions."""
@@ -195,7 +182,9 @@ class _Split:
     def __init__(self, fe: FunctionEmitter, nest: Nest, estimate: Estimate):
         self.fe, self.nest, self.estimate = fe, nest, estimate
         self.name = fe.module.new_symbol("@aot.r.")
-        self.range = _Range(fe, self.name)
+        plan = strip.plan(fe, nest.op) if is_contraction(nest.op) and len(nest.lead) == 2 else None
+        self.columns = 0 if plan is None else plan.lanes * plan.several  # those of one strip, in a contraction
+        self.range = _Range(fe, self.name, self.columns > 0)
         fe.module.add_function(self.range.write(nest))
         self.reductions = [r for r, _ in nest.reductions]
         self.types = [t for r in self.reductions for t, _ in r.starts(fe)]
@@ -213,6 +202,9 @@ class _Split:
         fe.lines.append(f"  br i1 {fe.op(f'and i1 {there}, {much}')}, label %{split}, label %{whole}, !prof !1")
         fe.start(split)
         owns, own_bytes = self._owns()
+        if self.columns:
+            # Columns if there are many: what is read of them is then prepared once.
+            self.across = fe.op(f"icmp sge i64 {self.nest.lead[1]}, {_WIDE * (limits.grain or self.columns)}")
         env = self._env(owns)
         code = self._run(owns, own_bytes, table, env, work)
         fe.branch(fe.op(f"icmp slt i32 {code}, 0"), whole, check)
@@ -272,7 +264,8 @@ class _Split:
             fe.inside = False
             return state
         out = fe.alloca(f"[{len(self.types)} x i64]") if self.types else "null"
-        args = ["ptr %ctx", "i64 0", f"i64 {self.nest.lead[0]}", f"ptr {out}", *(f"{t} {n}" for t, n in self.arguments)]
+        ranges = [x for n in self.nest.lead[: 2 if self.columns else 1] for x in ("i64 0", f"i64 {n}")]
+        args = ["ptr %ctx", *ranges, f"ptr {out}", *(f"{t} {n}" for t, n in self.arguments)]
         self._stop_if(fe.op(f"call i32 {self.name}({', '.join(args)})"))
         return [fe.load(t, fe.bytes_at(out, 8 * n)) for n, t in enumerate(self.types)]
 
@@ -289,9 +282,11 @@ class _Split:
         """What pieces are given, but for the head."""
         fe = self.fe
         passed = [*(("i64", own.bytes_) for own in owns), *self.arguments]
-        env = fe.alloca(f"[{_HEAD // 8 + len(passed)} x i64]", 16)
+        if self.columns:
+            passed = [("i1", self.across), *(("i64", n) for n in self.nest.lead), *passed]
+        env = fe.alloca(f"[{HEAD // 8 + len(passed)} x i64]", 16)
         for k, (type_, name) in enumerate(passed):
-            fe.store(type_, name, fe.bytes_at(env, _HEAD + 8 * k))
+            fe.store(type_, name, fe.bytes_at(env, HEAD + 8 * k))
         return env
 
     def _run(self, owns: list[_Own], own_bytes: str, table: str, env: str, work: str) -> str:
@@ -305,14 +300,18 @@ class _Split:
         fe.module.need("aot.split")
         thunk = self.name.replace("@aot.r.", "@aot.p.")
         fe.module.add_function(self._thunk(thunk, len(owns), [o.handle.ptr for o in owns]))
-        numbers = [self.nest.lead[0], str(self._grain()), str(fe.module.threads), str(self.stride), own_bytes]
+        n, grain = self.nest.lead[0], str(self._grain())
+        if self.columns:
+            n = fe.op(f"select i1 {self.across}, i64 {self.nest.lead[1]}, i64 {n}")
+            grain = fe.op(f"select i1 {self.across}, i64 {limits.grain or self.columns}, i64 {grain}")
+        numbers = [n, grain, str(fe.module.threads), str(self.stride), own_bytes]
         args = ", ".join([f"ptr {table}", f"ptr {thunk}", f"ptr {env}", *(f"i64 {n}" for n in numbers)])
         return fe.op(f"call i32 @aot.split(ptr %ctx, {args}, double {work}, double {cost})")
 
     def _thunk(self, name: str, owns: int, own_names: list[str]) -> str:
         """`i32 f(ctx, env, piece)`: one piece."""
         lines = []
-        for n, at in (("n", _N), ("size", _SIZE), ("pieces", _PIECES), ("scratch", _SCRATCH)):
+        for n, at in (("n", N), ("size", SIZE), ("pieces", PIECES), ("scratch", SCRATCH)):
             type_ = "ptr" if n == "scratch" else "i64"
             lines += [f"%{n}at = getelementptr i8, ptr %env, i64 {at}", f"%{n} = load {type_}, ptr %{n}at"]
         lines += [
@@ -321,18 +320,25 @@ class _Split:
             "%out = getelementptr i8, ptr %scratch, i64 %outat",
         ]  # fmt: skip
         self.fe.module.declare("declare i64 @llvm.smin.i64(i64, i64)")
-        types = ["i64"] * owns + [t for t, _ in self.arguments]
+        more = 3 if self.columns else 0
+        types = ["i1", "i64", "i64"][:more] + ["i64"] * owns + [t for t, _ in self.arguments]
         for k, type_ in enumerate(types):
             lines += [
-                f"%a{k} = getelementptr i8, ptr %env, i64 {_HEAD + 8 * k}", f"%e{k} = load {type_}, ptr %a{k}",
+                f"%a{k} = getelementptr i8, ptr %env, i64 {HEAD + 8 * k}", f"%e{k} = load {type_}, ptr %a{k}",
             ]  # fmt: skip
         if owns:
-            places = [owns + [name for _, name in self.arguments].index(own) for own in own_names]
+            places = [more + owns + [name for _, name in self.arguments].index(own) for own in own_names]
             self.fe.module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
             lines += _own_lines(self.stride, places)
-        passed = [f"%u{own_names.index(n)}" if n in own_names else f"%e{owns + k}" for k, (_, n) in
+        passed = [f"%u{own_names.index(n)}" if n in own_names else f"%e{more + owns + k}" for k, (_, n) in
                   enumerate(self.arguments)]  # fmt: skip
         args = ["ptr %ctx", "i64 %low", "i64 %high", "ptr %out"]
+        if self.columns:
+            lines += [
+                "%low0 = select i1 %e0, i64 0, i64 %low", "%high0 = select i1 %e0, i64 %e1, i64 %high",
+                "%low1 = select i1 %e0, i64 %low, i64 0", "%high1 = select i1 %e0, i64 %high, i64 %e2",
+            ]  # fmt: skip
+            args[1:3] = ["i64 %low0", "i64 %high0", "i64 %low1", "i64 %high1"]
         args += [f"{t} {p}" for (t, _), p in zip(self.arguments, passed, strict=True)]
         lines += [f"%code = call i32 {self.name}({', '.join(args)})", "ret i32 %code"]
         body = "\n".join(line if line.endswith(":") else "  " + line for line in lines)
@@ -343,7 +349,7 @@ class _Split:
         fe = self.fe
         if not owns and not self.types:
             return []
-        scratch, pieces = fe.load("ptr", fe.bytes_at(env, _SCRATCH)), fe.load("i64", fe.bytes_at(env, _PIECES))
+        scratch, pieces = fe.load("ptr", fe.bytes_at(env, SCRATCH)), fe.load("i64", fe.bytes_at(env, PIECES))
         first = fe.bytes_at(scratch, fe.mul(pieces, str(self.stride)))
         for own in owns:
             self._add(own, own_bytes, fe.bytes_at(first, own.before), fe.op(f"sub i64 {pieces}, 1"))
@@ -400,88 +406,3 @@ def _own_lines(stride: int, places: list[int]) -> list[str]:
 def _joined(fe: FunctionEmitter, r: Reduction, state: list[str], found: list[str]) -> list[str]:
     """Accumulators with those of later iterations."""
     return r.join(fe, state, found[0], found[1] if r.width == 2 else "0")
-
-
-# A call in pieces: -1 if it is but one. `own` is what the pieces' own accumulators cost, each time.
-_SPLIT = f"""
-define internal i32 @aot.split(ptr %ctx, ptr %table, ptr %piece, ptr %env, i64 %n, i64 %grain, i64 %compiled,
-    i64 %stride, i64 %bytes, double %work, double %own) #1 {{{{
-entry:
-  %mostof = load ptr, ptr %table
-  %most = call i64 %mostof(ptr %ctx, i64 %compiled)
-  %size = call i64 @aot.piece(i64 %n, i64 %grain, i64 %most, double %work, double %own)
-  %s1 = sub i64 %size, 1
-  %up = add i64 %n, %s1
-  %pieces = sdiv i64 %up, %size
-  %few = icmp slt i64 %pieces, 2
-  br i1 %few, label %whole, label %memory
-memory:
-  %results = mul i64 %pieces, %stride
-  %others = sub i64 %pieces, 1
-  %owns = mul i64 %others, %bytes
-  %all = add i64 %results, %owns
-  %nothing = icmp eq i64 %all, 0
-  br i1 %nothing, label %ready, label %make
-make:
-  %made = call ptr @aot.alloc(ptr %ctx, i64 %all)
-  %failed = icmp eq ptr %made, null
-  br i1 %failed, label %whole, label %ready
-ready:
-  %scratch = phi ptr [ null, %memory ], [ %made, %make ]
-  store i64 %n, ptr %env
-  %sizeat = getelementptr i8, ptr %env, i64 {_SIZE}
-  store i64 %size, ptr %sizeat
-  %piecesat = getelementptr i8, ptr %env, i64 {_PIECES}
-  store i64 %pieces, ptr %piecesat
-  %scratchat = getelementptr i8, ptr %env, i64 {_SCRATCH}
-  store ptr %scratch, ptr %scratchat
-  %runat = getelementptr i8, ptr %table, i64 8
-  %run = load ptr, ptr %runat
-  %code = call i32 %run(ptr %ctx, ptr %piece, ptr %env, i64 %pieces, i64 %most)
-  ret i32 %code
-whole:
-  ret i32 -1
-}}}}
-"""
-
-# How many iterations a piece has, in whole grains: pieces are worth their while, a few for each thread, and where they
-# have accumulators of their own (`own`: what one costs) not so many that those cost more than an eighth.
-_PIECE = """
-define internal i64 @aot.piece(i64 %n, i64 %grain, i64 %threads, double %work, double %own) #1 {{
-entry:
-  %single = icmp slt i64 %threads, 2
-  br i1 %single, label %all, label %many
-many:
-  %per = mul i64 %threads, {per}
-  %worth = fdiv double %work, {piece}
-  %eight = fmul double %own, {eight}
-  %least = fadd double %eight, {one}
-  %bearable = fdiv double %work, %least
-  %x = call i64 @llvm.fptosi.sat.i64.f64(double %worth)
-  %y = call i64 @llvm.fptosi.sat.i64.f64(double %bearable)
-  %z = call i64 @llvm.smin.i64(i64 %x, i64 %y)
-  %pieces = call i64 @llvm.smin.i64(i64 %per, i64 %z)
-  %few = icmp slt i64 %pieces, 2
-  br i1 %few, label %all, label %cut
-cut:
-  %up = add i64 %pieces, -1
-  %more = add i64 %n, %up
-  %even = sdiv i64 %more, %pieces
-  %g1 = sub i64 %grain, 1
-  %h = add i64 %even, %g1
-  %grains = sdiv i64 %h, %grain
-  %size = mul i64 %grains, %grain
-  ret i64 %size
-all:
-  %whole = call i64 @llvm.smax.i64(i64 %n, i64 1)
-  ret i64 %whole
-}}
-"""
-
-
-def split() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """LLVM text of `aot.split`; what it calls; declarations."""
-    least, eight, one = map(float_literal, (limits.piece, 8.0, 1.0))
-    text = (_SPLIT + _PIECE).format(per=limits.per_thread, piece=least, eight=eight, one=one)
-    declared = ("i64 @llvm.fptosi.sat.i64.f64(double)", "i64 @llvm.smin.i64(i64, i64)", "i64 @llvm.smax.i64(i64, i64)")
-    return text, ("aot.alloc",), tuple(f"declare {d}" for d in declared)

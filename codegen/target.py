@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import failure, memory, stack, system, team
+from aotdiff.codegen import failure, memory, pieces, stack, system, team
 from aotdiff.codegen.loader import libmvec
 from aotdiff.codegen.values import LLVM_TYPES, Handle, llvm_type
 
@@ -112,8 +112,6 @@ class CpuTarget:
 
     def runtime(self, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """A function of run-time support: its text, the others it calls, declarations."""
-        from aotdiff.codegen import split
-
         if name == "aot.stack":
             return stack.stack(self.triple)
         if name.startswith("aotdiff.release"):
@@ -121,7 +119,7 @@ class CpuTarget:
         if name == "aot.team":
             return team.team(self.triple)
         if name == "aot.split":
-            return split.split()
+            return pieces.support()
         if name != "aot.stack_limit":
             return memory.RUNTIME[name]
         text, declarations = system.stack_limit(self.triple)

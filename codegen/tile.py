@@ -26,16 +26,19 @@ BLOCK = 4096
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, linear: str) -> None:
     """The two innermost loops."""
     start = _whole(fe, nest, plan, plan.lanes * plan.several, linear)
-    level = Level(fe, nest.lead[-1], [], plan.lanes, start)
-    active = first_lanes(fe, fe.op(f"sub i64 {nest.lead[-1]}, {level.index}"), plan.lanes)
+    end = nest.span(-1)[1]
+    level = Level(fe, end, [], plan.lanes, start)
+    active = first_lanes(fe, fe.op(f"sub i64 {end}, {level.index}"), plan.lanes)
     _Tile(fe, nest, plan, plan.lanes, linear, level.index, [active]).all_rows()
     level.close(fe, [])
 
 
 def _whole(fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str) -> str:
     """Strips of so many whole columns; gives the column behind them."""
-    main = fe.op(f"and i64 {nest.lead[-1]}, {-lanes}")
-    level = Level(fe, main, [], lanes)
+    start, end = nest.span(-1)
+    count = end if start == "0" else fe.op(f"sub i64 {end}, {start}")
+    main = fe.add(start, fe.op(f"and i64 {count}, {-lanes}"))
+    level = Level(fe, main, [], lanes, start)
     _Tile(fe, nest, plan, lanes, linear, level.index, []).all_rows()
     level.close(fe, [])
     return main

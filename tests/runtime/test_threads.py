@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from aotdiff.codegen import split as splitting
+from aotdiff.codegen.pieces import Limits, limits
 
 import aotdiff as ad
 from aotdiff.runtime.native import shared
@@ -104,10 +104,13 @@ def test_values(split, plain, name):
                 assert np.allclose(a, w, rtol=1e-12, atol=1e-12), (count, f)
 
 
-def test_cotangents_of_products(split, plain):
-    a, b = arguments()["dot"]
-    ct = np.random.default_rng(1).normal(size=(103, 17))
+@pytest.mark.parametrize("m", [1, 3, 17, 70])
+def test_products(split, m):
+    """Cut along rows where there are few columns, else along columns."""
+    a, b = arguments(m=m)["dot"]
+    ct = np.random.default_rng(1).normal(size=(103, m))
     use(3)
+    assert np.allclose(split.dot(a, b), a @ b, rtol=1e-12)
     for got, wanted in zip(split.dot.vjp(wrt=("a", "b"))(a, b, ct), (ct @ b.T, a.T @ ct), strict=True):
         assert np.allclose(got, wanted, rtol=1e-12)
 
@@ -200,7 +203,8 @@ def test_a_forked_child(split):
 
 
 def test_small_work_stays_in_one_thread(monkeypatch):
-    monkeypatch.setattr(splitting, "limits", splitting.Limits())
+    for name in ("least", "piece", "per_thread", "grain"):
+        monkeypatch.setattr(limits, name, getattr(Limits(), name))
     m = ad.compile_source("fn f(x: f64[n]) -> f64 = sum(exp(x[i]) for i in 0..n)", threads=0)
     use_before = setting.most.value
     use(2)
