@@ -183,6 +183,9 @@ def _as_array(place: Place, value: Any) -> np.ndarray:
     except ValueError:
         raise place.refuse(ValueError, "rows of different lengths") from None
     except Exception as error:
+        if getattr(value, "requires_grad", False) is True:
+            what = f"{describe(value)} that requires a gradient"
+            raise place.refuse(TypeError, what, "detach it, or call aotdiff.interop.torch(f)") from None
         raise place.refuse(TypeError, f"{describe(value)} ({error})") from None
     if array.dtype.kind not in "fiub":
         raise place.refuse(TypeError, describe(array if isinstance(value, np.ndarray) else value))

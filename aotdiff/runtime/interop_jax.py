@@ -7,7 +7,7 @@ is a `lax.map`; lowering is a call of the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax  # pyright: ignore[reportMissingImports]
@@ -20,6 +20,7 @@ from aotdiff.runtime.convert import DTYPES
 from aotdiff.runtime.interface import leaves
 from aotdiff.runtime.sizes import result_shapes
 from aotdiff.runtime.structure import Shape, flattened, nested, unnested
+from aotdiff.runtime.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from aotdiff.runtime.function import Function
@@ -29,7 +30,7 @@ call_p.multiple_results = True
 Static = tuple[Any, ...]  # per leaf: (value,) where it is static, None where it is an operand
 
 
-def wrap(f: Function) -> Callable[..., Any]:
+def wrap(f: Function) -> Wrapped:
     """The jax function of `f`."""
     shape = Shape(f.interface)
 
@@ -45,9 +46,7 @@ def wrap(f: Function) -> Callable[..., Any]:
                 static.append((_static(f, value),))
         return nested([f.interface.result], _bind(f, real, tuple(static), operands))[0]
 
-    call.__name__ = call.__qualname__ = f.name
-    call.__doc__ = f.__doc__
-    return call
+    return Wrapped(f, call, wrap)
 
 
 def _bind(f: Function, real: str, static: Static, operands: Sequence[Any], linear: int = 0) -> list[Any]:

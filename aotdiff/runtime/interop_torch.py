@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +10,13 @@ import torch  # pyright: ignore[reportMissingImports]
 
 from aotdiff.runtime.binding import arrange
 from aotdiff.runtime.structure import Shape, flattened, nested, unnested
+from aotdiff.runtime.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from aotdiff.runtime.function import Function
 
 
-def wrap(f: Function) -> Callable[..., Any]:
+def wrap(f: Function) -> Wrapped:
     """The torch function of `f`, made once."""
     made = f.__dict__.get("_torch")
     if made is None:
@@ -23,7 +24,7 @@ def wrap(f: Function) -> Callable[..., Any]:
     return made
 
 
-def _made(f: Function) -> Callable[..., Any]:
+def _made(f: Function) -> Wrapped:
     operation = _operation(f, Shape(f.interface))
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -31,9 +32,7 @@ def _made(f: Function) -> Callable[..., Any]:
         results = operation.apply(*given)
         return nested([f.interface.result], results)[0]
 
-    call.__name__ = call.__qualname__ = f.name
-    call.__doc__ = f.__doc__
-    return call
+    return Wrapped(f, call, wrap)
 
 
 def _operation(f: Function, shape: Shape) -> Any:

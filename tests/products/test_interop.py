@@ -1,6 +1,8 @@
 """Compiled functions inside torch, jax, SciPy and numba; arrays of other libraries without copies."""
 
+import copy
 import ctypes
+import pickle
 
 import numpy as np
 import pytest
@@ -57,6 +59,20 @@ def test_torch_gradients_to_second_order(m, torch):
     assert torch.autograd.gradgradcheck(lambda x, s: f(x, s, 3), (x, s))
 
 
+def test_torch_functions_pickle(m, torch):
+    f = pickle.loads(pickle.dumps(ad.interop.torch(m.f)))
+    x = doubles(torch, X)
+    (g,) = torch.autograd.grad(f(x, 1.5, 3), x)
+    np.testing.assert_allclose(g, 6.75 * np.cos(X))
+    assert f.__name__ == "f" and "interop.torch of f" in repr(f) and copy.deepcopy(f)(x, 1.5, 3) == f(x, 1.5, 3)
+
+
+def test_torch_tensors_outside_interop(m, torch):
+    assert m.f(doubles(torch, X, grad=False), 1.5, 3) == m.f(X, 1.5, 3)
+    with pytest.raises(TypeError, match=r"requires a gradient; detach it, or call aotdiff.interop.torch\(f\)"):
+        m.f(doubles(torch, X), 1.5, 3)
+
+
 def test_torch_tuples_integers_and_f32(m, torch):
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     a = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -110,6 +126,11 @@ def test_jax_derivatives(m, jax):
     np.testing.assert_allclose(jax.jacfwd(cube)(x), np.diag(3 * X**2))
     third = jax.grad(lambda x: jax.grad(lambda x: jax.grad(lambda x: cube(x).sum())(x).sum())(x).sum())(x)
     np.testing.assert_allclose(third, [6.0] * 3)
+
+
+def test_jax_functions_pickle(m, jax):
+    f = pickle.loads(pickle.dumps(ad.interop.jax(m.f)))
+    np.testing.assert_allclose(jax.grad(f)(jax.numpy.asarray(X), 1.5, 3), 6.75 * np.cos(X))
 
 
 def test_jax_jit_and_vmap(m, jax):
