@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ from aotdiff.runtime.compiler import Compiler, subset
 from aotdiff.runtime.extension_text import extension_text
 from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.interface import Interface, derive, leaves
-from aotdiff.runtime.loaded import FORMAT, built_chains
+from aotdiff.runtime.loaded import built_chains
+from aotdiff.runtime.opening import FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +316,13 @@ def llvm_text(made: Plan, options: driver.Options, graph: Graph, stem: str | Non
     """LLVM text of the library: C entries; with a `stem`, also what `ad.load` and the Python module `stem` use."""
     parts = [library_llvm(graph, c_functions(made), options)]
     if stem is not None:
-        literal, size = c_string(json.dumps(metadata(made, options), sort_keys=True))
-        parts.append(f"@aotdiff_metadata = weak constant [{size} x i8] {literal}\n")
         parts += [interrupt.HANDLER_TEXT, extension_text(stem)]
         parts += [text for entry in made.entries if (text := _wrapper(entry, graph))]
         for f in made.interfaces:
             parts += [text for g in _gradients(made, f.name, graph) for text in (g.text, g.fast) if text]
+        build = hashlib.sha256("\n".join([*parts, options.key()]).encode()).hexdigest()
+        literal, size = c_string(json.dumps(metadata(made, options) | {"build": build}, sort_keys=True))
+        parts.append(f"@aotdiff_metadata = weak constant [{size} x i8] {literal}\n")
     return "\n".join(parts)
 
 

@@ -9,7 +9,6 @@ with the option to build them with. The library describes itself (`aotdiff_metad
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,11 +22,11 @@ from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.function import Chain
 from aotdiff.runtime.interface import Interface, Leaf, derive, float_part, float_results, from_json, leaves, wrt_leaves
 from aotdiff.runtime.native import Native, threads
+from aotdiff.runtime.opening import open_library
 from aotdiff.runtime.prototype import CEntry
 
 Values = Sequence[Any]
 Call = Callable[..., list[Any]]
-FORMAT = 3
 
 
 class NotBuilt(TypeError):
@@ -65,15 +64,7 @@ class Library(Collection):
     def __init__(self, path: str, restore: Callable[..., Any] | None = None) -> None:
         self._restore = restore
         self._file = os.path.abspath(path)
-        self._code = ctypes.CDLL(self._file)
-        try:
-            address = ctypes.addressof(ctypes.c_char.in_dll(self._code, "aotdiff_metadata"))
-        except ValueError:
-            raise OSError(f"{path} is not a library made by aotdiff") from None
-        self._data = json.loads(ctypes.string_at(address))
-        if self._data["format"] != FORMAT:
-            raise OSError(f"{path} was built by another version of aotdiff: build it again")
-        _check_processor(path, self._data["features"])
+        self._code, self._data = open_library(path)
         interrupt.provide(lambda: self._address)
         if self._data["threads"]:
             threads.provide(lambda: (self._address(self._data["threads"]), self._code))
@@ -88,10 +79,13 @@ class Library(Collection):
         return (self._restore, (root, chain)) if self._restore is not None else super()._pickled(root, chain)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Library) and self._file == other._file
+        return isinstance(other, Library) and self._state() == other._state()
 
     def __hash__(self) -> int:
         return hash(self._file)
+
+    def _state(self) -> tuple[str, str]:
+        return self._file, self._data["build"]
 
     @property
     def _default_real(self) -> str:
@@ -383,17 +377,3 @@ def _joined(columns: list[list[Any]], part: int, of: Any, like: Any) -> Any:
 def _turned(array: Any, count: int) -> Any:
     """The last `count` axes moved to the front."""
     return np.moveaxis(array, list(range(-count, 0)), list(range(count))) if count else array
-
-
-def _check_processor(path: str, features: Sequence[str]) -> None:
-    """Refuse to load code for another processor: the alternative is an illegal instruction."""
-    if not features:
-        return
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            found = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return
-    missing = sorted(set(features) - set(found.split()))
-    if found and missing:
-        raise OSError(f"{path} needs a processor with {', '.join(missing)}: rebuild here, or with --cpu generic")

@@ -16,7 +16,7 @@ from aotdiff.runtime.build import Plan
 # In the order of their imports.
 _PARTS = (
     "context", "errors", "interface", "convert", "sizes", "interrupt", "native", "binding", "fastcall", "prototype",
-    "function", "collection", "loaded",
+    "opening", "function", "collection", "loaded",
 )  # fmt: skip
 
 _TEMPLATE = '''\

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import aotdiff as ad
+from aotdiff.cli import main
 
 PROGRAM = """\
 fn loss(w: f64[k], x: f64[n, k], y: f64[n]) -> f64 {
@@ -77,6 +78,23 @@ def test_module_needs_numpy_only(folder, tmp_path):
     value, gradient = ad.compile(folder / "model.grad").loss.value_and_grad()(W, X, np.zeros(4))
     first, second = done.stdout.splitlines()
     assert first == f"{value} {gradient} (array([0.5, 0.5]), array([0.5, 0.5]))" and second == "[]"
+
+
+def test_rebuilt_while_loaded(tmp_path):
+    """The system's loader opens a path once; `ad.load` gives what the file is now, and what was loaded stays."""
+    loaded = []
+    for factor in (1, 10, 100):
+        (tmp_path / "m.grad").write_text(f"fn f(x: f64) -> f64 = {factor}.0 * x\n")
+        assert main(["build", str(tmp_path / "m.grad"), "-o", str(tmp_path)]) == 0
+        loaded.append(ad.load(tmp_path / "m.so"))
+    assert [m.f(1.0) for m in loaded] == [1.0, 10.0, 100.0] and [m.f.grad()(2.0) for m in loaded] == [1.0, 10.0, 100.0]
+    assert loaded[2] != loaded[1] and loaded[2] == ad.load(tmp_path / "m.so") == pickle.loads(pickle.dumps(loaded[2]))
+
+
+def test_not_a_library(tmp_path):
+    (tmp_path / "text.so").write_text("text")
+    with pytest.raises(OSError, match="text.so"):
+        ad.load(tmp_path / "text.so")
 
 
 # Other processes ---------------------------------------------------------------------------------------------------
