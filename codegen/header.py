@@ -48,7 +48,8 @@ def header(functions: Sequence[CFunction], stem: str) -> str:
 def _declaration(f: CFunction) -> str:
     """The function with its comment, and its variants."""
     sizes = f.size_names()
-    names = unique_names([*(p.name for p in f.parameters), *sizes, *(r.name for r in f.results)])
+    ours = ("workspace", "bytes")
+    names = unique_names([*ours, *(p.name for p in f.parameters), *sizes, *(r.name for r in f.results)])[len(ours) :]
     start, own = len(f.parameters), len(f.parameters) - f.extra
     given, results = names[:start], names[start + len(sizes) :]
     spelt = dict(zip([*(p.name for p in f.parameters), *sizes], names, strict=False))

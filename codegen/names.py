@@ -13,7 +13,8 @@ bool constexpr false nullptr static_assert thread_local true typeof typeof_unqua
 catch class compl concept const_cast consteval constinit co_await co_return co_yield decltype delete dynamic_cast
 explicit export friend mutable namespace new noexcept not not_eq operator or or_eq private protected public
 reinterpret_cast requires static_cast template this throw try typeid typename using virtual wchar_t xor xor_eq
-char8_t char16_t char32_t main errno stdin stdout stderr environ linux unix
+char8_t char16_t char32_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t
+intmax_t uintmax_t size_t ssize_t ptrdiff_t main errno stdin stdout stderr environ linux unix
 """.split()  # noqa: SIM905
 
 _MATH = """
@@ -28,7 +29,7 @@ abort abs access alarm aligned_alloc asctime atexit atof atoi atol atoll basenam
 calloc chdir chmod chown clearerr clock clone close closedir connect cos creat crypt ctime daemon difftime dirname div
 dprintf dup dup2 ecvt encrypt endpwent err errx exit fchmod fclose fcntl fcvt fdopen feof ferror fflush ffs fgetc
 fgetpos fgets fileno flock fopen fork fprintf fputc fputs fread free freopen fscanf fseek fsetpos fstat fsync
-ftell ftime
+ftell ftime dladdr dlclose dlerror dlopen dlsym getauxval madvise
 ftruncate ftw fwrite gcvt getc getchar getcwd getenv getline getopt getpid getppid gets gettimeofday getuid glob gmtime
 htonl htons index initstate insque ioctl isalnum isalpha isascii isatty isblank iscntrl isdigit isfinite isgraph isinf
 islower isnan isnormal isprint ispunct isspace isupper isxdigit kill labs lchown ldiv lfind link listen llabs lldiv
@@ -49,6 +50,9 @@ _RESERVED = frozenset([
     *keyword.kwlist, *keyword.softkwlist, *_C_WORDS, *_C_FUNCTIONS,
     *(name + suffix for name in _MATH for suffix in ("", "f", "l")),
 ]) - {"match", "case", "type", "_"} | {"case"}  # fmt: skip
+
+
+_PREFIXES = ("aotdiff_", "pthread_", "PyInit_", "_ZGV")  # ours, the system's, Python's, of vector functions
 
 
 def ascii_spelling(name: str) -> str:
@@ -72,7 +76,7 @@ def _spelt(c: str) -> str:
 def c_name(name: str) -> str:
     """A function's or parameter's name in C and Python: ASCII, with `_` behind words that are taken there."""
     spelt = ascii_spelling(name)
-    return spelt + "_" if spelt in _RESERVED else spelt
+    return spelt + "_" if spelt in _RESERVED or spelt.startswith(_PREFIXES) else spelt
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

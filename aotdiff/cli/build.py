@@ -56,6 +56,8 @@ def build(options: argparse.Namespace) -> int:
     _make_folder(Path(options.folder))
     for name, spelt in made.renamed:
         print(f"note: {name} is called {spelt} in C and Python", file=sys.stderr)
+    if "py" in products and (stem in sys.stdlib_module_names or stem == "numpy"):
+        print(f"note: {stem}.py hides Python's own {stem} from programs in its folder", file=sys.stderr)
     try:
         with progress(f"building {stem}"):
             if options.target == "cuda":

@@ -96,8 +96,8 @@ def _distinct(made: Plan) -> None:
         taken.update(_c_names(name))
         if name != entry.c_name:
             made.entries[k] = replace(entry, c_name=name)
-            if not entry.end:
-                made.renamed.append((entry.root, name))
+            what = f"the {entry.end[1:].replace('_', ' of the ')} of " if entry.end else ""
+            made.renamed.append((what + entry.root, name))
 
 
 def _c_names(name: str) -> list[str]:

@@ -287,6 +287,8 @@ def test_other_machines(cli, tmp_path):
 def test_renamed_is_said(cli, tmp_path):
     (tmp_path / "ok.grad").write_text("fn gamma(x: f64) -> f64 = x\n")
     assert "note: gamma is called gamma_ in C and Python" in cli("build", "ok.grad").err
+    (tmp_path / "random.grad").write_text("fn f(x: f64) -> f64 = x\n")
+    assert "hides Python's own random" in cli("build", "random.grad", "-o", "out").err
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,36 @@ def test_names_that_variants_would_take(built, capsys):
     assert "note: from is called from_ in C and Python" in capsys.readouterr().err
 
 
+HOSTILE = """\
+fn aotdiff_last_error(x: f64) -> f64 = x
+fn pthread_self(x: f64) -> f64 = 2.0 * x
+fn dlsym(aotdiff_thread: f64) -> f64 = 3.0 * aotdiff_thread
+fn f(int64_t: f64, workspace: f64, bytes: f64, out: f64, uint8_t: f64[size_t]) -> f64 = 4.0 * int64_t + sum(uint8_t)
+fn f_vjp(x: f64) -> f64 = 5.0 * x
+"""
+
+
+def test_names_that_the_library_itself_needs(built, c_program, capsys):
+    folder = built("hostile", HOSTILE)
+    notes = capsys.readouterr().err
+    assert "note: aotdiff_last_error is called aotdiff_last_error_ in C" in notes
+    assert "note: the vjp of f is called f_vjp_2 in C" in notes
+    program = """
+#include "hostile.h"
+#include <stdio.h>
+int main(void) {
+    double a[2] = {1.0, 2.0}, v[5], g;
+    char memory[4096];
+    int code = aotdiff_last_error_(1.0, v) + pthread_self_(1.0, v + 1) + dlsym_(1.0, v + 2) + f_vjp(1.0, v + 4)
+        + f_into(1.0, 0.0, 0.0, 0.0, a, 2, v + 3, memory, sizeof memory)
+        + f_vjp_2(1.0, 0.0, 0.0, 0.0, a, 2, 1.0, &g, 0, 0, 0, 0);
+    printf("%d %g %g %g %g %g %g", code, v[0], v[1], v[2], v[3], v[4], g);
+    return 0;
+}
+"""
+    assert c_program(program, *linked(folder, "hostile")).stdout == "0 1 2 3 7 5 4"
+
+
 def test_wrong_processor_is_refused(built, compiler, c_program, tmp_path, monkeypatch, capsys):
     """A feature that no processor has: entries give code 9 and say what is missing."""
     from aotdiff.codegen import driver, processor
