@@ -65,9 +65,9 @@ def pin(threads):
 
 def measure(fn, min_runs, min_seconds, max_seconds):
     clock = time.perf_counter_ns
-    t0 = clock()
+    t0, cpu = clock(), time.process_time()
     fn()
-    first = clock() - t0
+    first, first_cpu = clock() - t0, time.process_time() - cpu
     for _ in range(WARMUP - 1):
         fn()
         if clock() - t0 > max_seconds * 1e9:
@@ -87,6 +87,7 @@ def measure(fn, min_runs, min_seconds, max_seconds):
         "min_us": times[0] / 1e3,
         "runs": len(times),
         "first_ms": first / 1e6,
+        "first_cpu_ms": first_cpu * 1e3,
     }
 
 
@@ -100,6 +101,10 @@ def child(args):
 
         torch.set_num_threads(args.threads)
         torch.set_num_interop_threads(1)
+    if args.child == "aotdiff":
+        import aotdiff
+
+        aotdiff.set_num_threads(args.threads)
     peer = importlib.import_module(args.child + "_peers" if args.child != "numpy" else "numpy_ref")
     name = args.evals
     out = {"version": peer.VERSION, "rows": []}
