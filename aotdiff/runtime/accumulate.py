@@ -16,7 +16,8 @@ from aotdiff.runtime.tensor import Tensor, cell_of, wrap
 
 def add(t: Tensor, g: Any, own: bool, create: bool) -> None:
     """Add `g` (a number, an array, a tensor with `create`) to `t.grad`; `own` says that the array is nobody else's."""
-    if t.on_device:
+    data = t._data
+    if type(data) is not float and type(data) is not np.ndarray and t.on_device:
         _on_device(t, g, own, create)
     elif create:
         _recorded(t, g, own)

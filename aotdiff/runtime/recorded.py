@@ -87,11 +87,6 @@ class CallRule:
         )
 
     def raw(self, node: Node, ct: Any) -> Sequence[Any]:
-        if self.device is not None:
-            return device_tensors.on_stream(node.stream, self._raw, node, ct)
-        return self._raw(node, ct)
-
-    def _raw(self, node: Node, ct: Any) -> Sequence[Any]:
         saved = node.saved
         if saved is None:
             raise freed(node)
@@ -115,11 +110,6 @@ class CallRule:
         return [reshaped(g, origin, self.dtype) for g, origin in zip(made, origins)]
 
     def recorded(self, node: Node, ct: Any) -> Sequence[Any]:
-        if self.device is not None:
-            return device_tensors.on_stream(node.stream, self._recorded, node, ct)
-        return self._recorded(node, ct)
-
-    def _recorded(self, node: Node, ct: Any) -> Sequence[Any]:
         saved = node.saved
         if saved is None:
             raise freed(node)
@@ -146,6 +136,18 @@ class CallRule:
             return (made,)
         flat = flat_leaves(made)
         return flat if self.picks is None else [flat[k] for k in self.picks]
+
+
+class DeviceRule(CallRule):
+    """The same on a device: calls go backward on the stream they were made on."""
+
+    __slots__ = ()
+
+    def raw(self, node: Node, ct: Any) -> Sequence[Any]:
+        return device_tensors.on_stream(node.stream, super().raw, node, ct)
+
+    def recorded(self, node: Node, ct: Any) -> Sequence[Any]:
+        return device_tensors.on_stream(node.stream, super().recorded, node, ct)
 
 
 def _kept(vjp: Function, real: str, count: int) -> list[bool]:
@@ -271,7 +273,8 @@ class Calls:
         key = (mask, real) if self.generic else mask
         rule = self.rules.get(key)
         if rule is None:
-            rule = self.rules[key] = CallRule(self.function, mask, real)
+            make = CallRule if self.function.module.device is None else DeviceRule
+            rule = self.rules[key] = make(self.function, mask, real)
             if self.cells is not None and real == "f64":
                 self._publish(rule, mask)
         return rule
