@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aotdiff.runtime.gpu import devices
@@ -35,7 +36,8 @@ def _emulated(compiler: Compiler) -> tuple[Any, Any, str]:
     from aotdiff.codegen.gpu.emulated import EmulatedTarget
 
     options = compiler.codegen_options()
-    return EmulatedTarget, lambda text: driver.object_from(text, options), "emulated"
+    quick = replace(options, opt=min(options.opt, 1))  # it is made for looking at, not for speed
+    return EmulatedTarget, lambda text: driver.object_from(text, quick), "emulated"
 
 
 def _cuda(compiler: Compiler) -> tuple[Any, Any, str]:
