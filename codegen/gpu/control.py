@@ -149,7 +149,7 @@ class _Map:
         self.element = result.type.element.kind
         self.grows = kind == "cat" or count is None
         self.used: p.Operand = 0
-        room = 16 if self.grows else planner.times(count, planner.count(inner))
+        room = 16 if self.grows or count is None else planner.times(count, planner.count(inner))
         self.var = planner.alloc(self.element, room, result.name)
         if self.grows:
             self.used = planner.name()
