@@ -78,6 +78,7 @@ class CudaDevice:
         self.number = number
         self._core = core
         self._configs: dict[tuple[int, int], Any] = {}
+        self._modules: dict[bytes, Any] = {}
         self._held: list[tuple[Any, list[Any]]] = []
         self._local = threading.local()
         self._fill8: Any = None
@@ -233,7 +234,9 @@ class CudaDevice:
 
     def load(self, code: bytes, names: Sequence[str]) -> dict[str, Any]:
         self._current()
-        made = self._guarded(self._core.ObjectCode.from_ptx, code)
+        made = self._modules.get(code)
+        if made is None:
+            made = self._modules[code] = self._guarded(self._core.ObjectCode.from_ptx, code)
         return {name: self._guarded(made.get_kernel, name) for name in names}
 
     def launch(self, kernel: Any, blocks: int, threads: int, args: Sequence[Any], stream: Any) -> None:
