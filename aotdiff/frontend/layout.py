@@ -181,9 +181,7 @@ class Layout:
         token = self.tokens[i]
         kind = token.type
         if kind == "FN" and not self.stack and self.chunk.tokens and self.kind_after(i) == "NAME":
-            if self.chunk.tokens[0].type in ITEM_STARTS:
-                self.problem(token, "expected a new line before the next `fn`", damaging=False)
-                self.finish_chunk()
+            self.before_definition(i)
         elif kind == "ELSE" and self.stack and self.stack[-1].token.type == "LBRACE":
             last = self.previous()
             ended = last is not None and last.type not in ("RBRACE", "NL", "LBRACE")
@@ -204,6 +202,18 @@ class Layout:
             if kind == "RBRACE" and self.chunk.tokens[-1].type == "NL":
                 self.chunk.tokens.pop()  # a `;` before it
         self.chunk.tokens.append(token)
+
+    def before_definition(self, i: int) -> None:
+        """`fn name` behind something else at the top level: it begins a line of its own."""
+        tokens = self.chunk.tokens
+        if len(tokens) == 1 and tokens[0].type == "EXPORT":
+            name = self.tokens[i + 1]
+            text = f"a function is exported by its name: `fn {name}` without `export` here, and `export {name}` on a line"
+            self.problem(tokens[0], text + " of its own", damaging=False)
+            tokens.clear()
+        elif tokens[0].type in ITEM_STARTS:
+            self.problem(self.tokens[i], "expected a new line before the next `fn`", damaging=False)
+            self.finish_chunk()
 
     def kind_after(self, i: int, distance: int = 1) -> str:
         return self.tokens[i + distance].type if i + distance < len(self.tokens) else ""

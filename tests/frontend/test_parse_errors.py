@@ -163,6 +163,7 @@ ITEM_MISTAKES = [
     ("fn in(x: f64) -> f64 { x }\n", 1, 4, "`in` is a reserved word"),
     ("fn f(x: f64[n/2]) -> f64 { x }\n", 1, 13, "a size is made of"),
     ("fn f(x: f64) -> f64 { x } fn h(x: f64) -> f64 { x }\n", 1, 27, "expected a new line"),
+    ("export fn f(x: f64) -> f64 { x }\n", 1, 1, "`fn f` without `export` here, and `export f` on a line of its own"),
     ("fn f(x: f64) -> f64 { x }\n}\n", 2, 1, "`}` closes nothing"),
     ("fn f(x: f64 -> f64 { x }\n", 1, 5, "`(` is never closed"),
     ("fn f(x: f64) -> f64 {\n    x\n", 1, 21, "`{` is never closed"),
