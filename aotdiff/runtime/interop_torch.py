@@ -9,6 +9,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
 from aotdiff.runtime.binding import arrange
+from aotdiff.runtime.gpu.streams import stream
 from aotdiff.runtime.structure import Shape, flattened, nested, unnested
 from aotdiff.runtime.wrapped import Wrapped
 
@@ -42,6 +43,9 @@ def _operation(f: Function, shape: Shape) -> Any:
 
     def on_arrays(args: Sequence[Any]) -> list[Any]:
         values = [_array(f, arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        place = next((a.device for a in args if isinstance(a, torch.Tensor) and a.is_cuda), None)
+        if place is not None:
+            return _on_gpu(f, shape, nested(parameters, values), args, place)
         results = unnested(interface.result, f(*nested(parameters, values)))
         like = next((a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()), torch.float64)
         return [_tensor(result, leaf.element, like) for result, leaf in zip(results, shape.outputs, strict=True)]
@@ -100,6 +104,17 @@ def _operation(f: Function, shape: Shape) -> Any:
     return Operation
 
 
+def _on_gpu(f: Function, shape: Shape, given: Sequence[Any], args: Sequence[Any], place: Any) -> list[Any]:
+    """The call with tensors on a GPU, on torch's present stream; results are there too, without copies."""
+    with stream(torch.cuda.current_stream(place)):
+        results = unnested(f.interface.result, f(*given))
+        like = next((a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()), torch.float64)
+        return [
+            torch.from_dlpack(r) if leaf.sizes else _tensor(r, leaf.element, like).to(place)
+            for r, leaf in zip(results, shape.outputs, strict=True)
+        ]
+
+
 def pullback_parameters(f: Function, names: tuple[str, ...]) -> Any:
     """The cotangents that `f.vjp` takes after the parameters of `f`."""
     return f.vjp(wrt=names).interface.parameters[len(f.interface.parameters) :]
@@ -110,10 +125,13 @@ def _inputs(ctx: Any) -> list[Any]:
     return [next(tensors) if plain is None else plain[0] for plain in ctx.plain]
 
 
-def _array(f: Function, tensor: torch.Tensor) -> np.ndarray:
-    """The tensor's memory as an array."""
+def _array(f: Function, tensor: torch.Tensor) -> Any:
+    """The tensor's memory as an array; a tensor on the GPU itself, for a function that runs there."""
+    if tensor.is_cuda and f.module.device is not None:
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.device.type != "cpu":
-        raise TypeError(f"{f.name} takes tensors in CPU memory, not on {tensor.device}: move them with .cpu()")
+        hint = 'move them with .cpu(), or compile with target="cuda"'
+        raise TypeError(f"{f.name} takes tensors in CPU memory, not on {tensor.device}: {hint}")
     return tensor.detach().resolve_conj().resolve_neg().numpy()
 
 

@@ -156,6 +156,19 @@ def test_arrays_and_streams_of_torch(m: Any) -> None:
         m.square(x[::2])
 
 
+def test_functions_of_torch(m: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    f = ad.interop.torch(m.axpy)
+    x = torch.linspace(0.0, 1.0, 1000, dtype=torch.float64, device="cuda", requires_grad=True)
+    a = torch.tensor(3.0, dtype=torch.float64, device="cuda", requires_grad=True)
+    y = f(a, x, x * x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, 3.0 + 2.0 * x.detach())
+    torch.testing.assert_close(a.grad, x.detach().sum())
+
+
 @needs_numba
 def test_arrays_and_streams_of_numba(m: Any) -> None:
     from numba import cuda
