@@ -21,7 +21,7 @@ from aotdiff.codegen.team import TABLE
 from aotdiff.codegen.text import ascii_name, c_string
 from aotdiff.ir.graph import Loc
 from aotdiff.ir.graph import Module as Graph
-from aotdiff.runtime import fastcall_text, gradients, interrupt
+from aotdiff.runtime import adapters, fastcall_text, interrupt
 from aotdiff.runtime.centry import c_arguments
 from aotdiff.runtime.compiler import Compiler, subset
 from aotdiff.runtime.extension_text import extension_text
@@ -266,7 +266,7 @@ def metadata(made: Plan, options: driver.Options) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Gradient:
-    """An entry of `runtime.gradients`: `text` is its LLVM text, `fast` that of its wrapper for fast calls."""
+    """An entry of `runtime.adapters`: `text` is its LLVM text, `fast` that of its wrapper for fast calls."""
 
     real: str
     end: str
@@ -276,23 +276,20 @@ class _Gradient:
 
 
 def _gradients(made: Plan, root: str, graph: Graph | None = None) -> list[_Gradient]:
-    """The gradients of an export, where its vjp is built; `graph` as in `_wrapper`."""
+    """Derivatives of an export around what is built; `graph` as in `_wrapper`."""
     found = []
     entries = {(e.real, e.end): e for e in made.entries if e.root == root}
-    for (real, end), entry in entries.items():
+    for real, end in entries:
         if end != "_vjp":
             continue
-        value = entries[real, ""]
-        for name, chain in gradients.chains(value.interface):
-            derived = value.interface
-            for form, wrt, tupled in chain:
-                derived = derive(derived, form, wrt, tupled)
+        f = entries[real, ""].interface
+        built = {e.end: f"aotdiff.{e.native}" for e in made.entries if (e.root, e.real) == (root, real)}
+        long = any(_runs_long(graph, e.native) for e in entries.values() if e.real == real)
+        for name, chain in adapters.chains(f, built):
+            derived = derive(f, *chain[0])
             native = f"{root}.{name}.{real}"
             own = f"aotdiff.{native}"
-            text = gradients.adapter_text(
-                value.interface, own, chain, f"aotdiff.{value.native}", f"aotdiff.{entry.native}"
-            )
-            long = any(_runs_long(graph, e.native) for e in (value, entry))
+            text = adapters.adapter_text(f, own, chain, built)
             fast = fastcall_text.wrapper_text(derived, own, f"aotdiff.fast.{native}", long)
             found.append(_Gradient(real, name, native, text, fast))
     return found

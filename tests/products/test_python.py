@@ -132,6 +132,46 @@ def test_loaded_gradients_are_those_of_the_compiler(folder):
         loaded.product.grad()(W, W, 0)
 
 
+@pytest.fixture(scope="module")
+def second(built):
+    """The same program with second derivatives, loaded and compiled."""
+    folder = built("model", PROGRAM, "--real", "f64,f32", "--order", "2")
+    return ad.load(folder / "model.so"), ad.compile(folder / "model.grad")
+
+
+@pytest.mark.parametrize("form", ["vjp", "value_and_vjp", "jvp", "value_and_jvp", "jacobian", "hvp", "hessian"])
+def test_loaded_forms_are_those_of_the_compiler(second, form):
+    """By the first parameter, in native code: beside arrays and numbers, of both precisions, of no elements."""
+    rng = np.random.default_rng(1)
+    for real in (np.float64, np.float32):
+        for f, args in [
+            ("loss", (W, X, Y)),
+            ("product", (X[:, 0], Y, 3)),
+            ("product", (X[:0, 0], Y[:0], 3)),
+            ("number", (0.7,)),
+            ("many", (real(2.0), rng.normal(size=3).astype(real), real(3.0), True)),
+        ]:
+            derived = [getattr(m[f], form)() for m in second]
+            more = {"vjp": 1.5, "jvp": 0.5 * args[0], "hvp": 0.25 * args[0]}
+            extra = [value for name, value in more.items() if form.endswith(name)]
+            made, wanted = (d(*args, *extra) for d in derived)
+            pairs = zip(made, wanted, strict=True) if form.startswith("value") else [(made, wanted)]
+            for a, b in pairs:
+                assert type(a) is type(b) and np.shape(a) == np.shape(b)
+                np.testing.assert_allclose(a, b, rtol=1e-5 if real is np.float32 else 1e-12)
+            assert all(native.fast for _, native in derived[0]._entries.values())
+
+
+def test_loaded_hessian_fails_whole(second):
+    """An error in a row ends the call; what it took is given back."""
+    hessian = second[0].product.hessian()
+    for _ in range(1000):
+        with pytest.raises(ad.AssertionFailed, match="model.grad:6"):
+            hessian(Y, Y, 0)
+    rows = np.full((4, 4), 7.0)
+    assert hessian(Y, Y, 2, out=rows) is rows and not rows.any()
+
+
 def test_as_c_calls_it(m):
     """Parameters, sizes, then the cotangent, then results: the order of the header, compiled or loaded."""
     double = ctypes.c_double
