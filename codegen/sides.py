@@ -21,7 +21,9 @@ _PLAIN = (*(set(SCALAR_OPS) - MATHS), "dim", "shaped", "stop_gradient", "undef",
 def select(strip: Strip, fe: FunctionEmitter, op: Op) -> None:
     """An `if` whose condition varies. Where the index decides it, most strips are all on one side."""
     cond = fe.val(op.operands[0])
-    if strip.masks or not _decided_by_index(strip, op):
+    if op.operands[0] in strip.decided:
+        values = _whole(fe, op, 0 if strip.decided[op.operands[0]] else 1)
+    elif strip.masks or not _decided_by_index(strip, op):
         values = _both_sides(strip, fe, op, cond)
     else:
         values = _one_side(strip, fe, op, cond)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from aotdiff.codegen import ranges
 from aotdiff.codegen.checks import printable
 from aotdiff.codegen.function import Row
 from aotdiff.codegen.lanes import Plan, plan_of
@@ -24,6 +25,7 @@ from aotdiff.ir.types import Scalar
 if TYPE_CHECKING:
     from aotdiff.codegen.function import FunctionEmitter
     from aotdiff.codegen.par import Nest
+    from aotdiff.codegen.ranges import Range
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +34,7 @@ class Strip:
 
     bases: varying integers that are a uniform scalar plus the number of the lane. masks: which lanes are active,
     innermost last; some lane always is. local: accumulators made inside. rows: copies of rows, lanes innermost.
+    decided: conditions that are the same in all lanes of all these strips.
     """
 
     lanes: int
@@ -41,6 +44,7 @@ class Strip:
     masks: list[str] = field(default_factory=list)
     rows: dict[Value, Ref] = field(default_factory=dict)
     index: Value | None = None
+    decided: dict[Value, bool] = field(default_factory=dict)
 
     def follow(self, fe: FunctionEmitter, op: Op) -> None:
         """Learn whether a new varying integer is a base plus the lane."""
@@ -361,6 +365,12 @@ def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, st
     """
     state = [name for _, name in states]
     body = _Body(fe, nest, plan, plan.lanes * plan.several, linear)
+    known = ranges.find(nest.op)
+    if known is not None:
+        low, main, vectors = body.inner(known)
+        state = body.joined(vectors, state)
+        body = _Body(fe, nest, plan, plan.lanes, linear)
+        return body.joined(body.edges(low, main), state)
     main, vectors = body.whole()
     if plan.several == 1:
         return body.joined(body.rest(main, vectors), state)
@@ -385,6 +395,31 @@ class _Body:
         level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes, start)
         level.close(fe, self.strip(level.index, level.accumulators, []))
         return main, level.accumulators
+
+    def inner(self, known: Range) -> tuple[str, str, list[str]]:
+        """Whole strips away from the edges: (the first iteration, the one behind the last, accumulators)."""
+        fe = self.fe
+        low, high = known.bounds(fe, *self.nest.span(-1))
+        main = fe.add(low, fe.op(f"and i64 {fe.op(f'sub i64 {high}, {low}')}, {-self.lanes}"))
+        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes, low)
+        level.close(fe, self.strip(level.index, level.accumulators, [], known.decided))
+        return low, main, level.accumulators
+
+    def edges(self, low: str, main: str) -> list[str]:
+        """What is before `low` and what comes from `main` on, in strips with some lanes idle in the last of each."""
+        fe, (start, end) = self.fe, self.nest.span(-1)
+        if low == start:
+            return self.rests(main)
+        begin = fe.op(f"select i1 {fe.op(f'icmp slt i64 {start}, {low}')}, i64 {start}, i64 {main}")
+        level = Level(fe, end, [s for r in self.wide for s in r.starts(fe)], self.lanes, begin)
+        before = fe.op(f"icmp slt i64 {level.index}, {low}")
+        left = fe.op(f"sub i64 {fe.op(f'select i1 {before}, i64 {low}, i64 {end}')}, {level.index}")
+        following = self.strip(level.index, level.accumulators, [first_lanes(fe, left, self.lanes)])
+        last = fe.op(f"icmp sle i64 {left}, {self.lanes}")
+        jump = fe.op(f"sub i64 {main}, {level.index}")
+        level.step = fe.op(f"select i1 {fe.op(f'and i1 {before}, {last}')}, i64 {jump}, i64 {self.lanes}")
+        level.close(fe, following)
+        return level.accumulators
 
     def rests(self, main: str) -> list[str]:
         """What is left after `main` iterations, in strips with some lanes idle in the last."""
@@ -420,11 +455,13 @@ class _Body:
                 joined.append(horizontal(self.fe, r.kind, r.type, vectors[here][0], self.lanes, state[here][0]))
         return joined
 
-    def strip(self, base: str, state: list[str], masks: list[str]) -> list[str]:
+    def strip(
+        self, base: str, state: list[str], masks: list[str], decided: dict[Value, bool] | None = None
+    ) -> list[str]:
         """One strip, beginning at iteration `base`; gives the new accumulators."""
         fe, nest, lanes = self.fe, self.nest, self.lanes
         index = nest.region.args[-1]
-        fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: base}, masks, {}, index)
+        fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: base}, masks, {}, index, decided or {})
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
         fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
         at = base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), base)

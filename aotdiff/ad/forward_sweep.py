@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aotdiff.ad import forward_control
 from aotdiff.ad.dependence import call_mask
+from aotdiff.ad.factors import twice
 from aotdiff.ad.requests import has_rule, request_of
 from aotdiff.ad.rules import PARTIALS
 from aotdiff.ad.transpose import push_reverse
@@ -103,6 +104,10 @@ def _sum(b: Builder, terms: list[Value | None]) -> Value | None:
 def _scalar(sweep: Sweep, b: Builder, op: Op) -> None:
     assert op.name in SCALAR_OPS, f"no tangent of `{op.name}`"
     new = sweep.copy(b, op)
+    t = sweep.tan.get(op.operands[0]) if op.operands else None
+    if op.name == "mul" and op.operands[0] is op.operands[1] and t is not None:
+        sweep.set(op.result, twice(b, t, new.operands[0]))
+        return
     partials, terms = PARTIALS[op.name], []
     for i, v in enumerate(op.operands):
         if i in partials and (t := sweep.tan.get(v)) is not None:

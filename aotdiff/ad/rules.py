@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from aotdiff.ad.factors import literal, negated, scaled, times, twice
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Op, Value
 from aotdiff.ir.ops import SCALAR_OPS
@@ -75,6 +76,14 @@ def _rule(name: str) -> Rule:
             for i, v in enumerate(op.operands)
         ]
 
+    def apply_to_square(b: Builder, op: Op, ct: Value, wanted: Sequence[bool]) -> list[Value | None]:
+        if op.operands[0] is op.operands[1] and any(wanted) and is_active_type(op.result):
+            return [twice(b, ct, op.operands[0]), None]
+        return apply(b, op, ct, wanted)
+
+    if name == "mul":
+        apply_to_square.__doc__ = "; ".join(formulas(name).values())
+        return apply_to_square
     apply.__doc__ = "; ".join(formulas(name).values()) or "zero"
     return apply
 
@@ -84,16 +93,6 @@ def _rule(name: str) -> Rule:
 
 def _k(b: Builder, value: float, like: Value) -> Value:
     return b.const(value, like.type)
-
-
-def _scaled(b: Builder, c: Value, factor: float) -> Value:
-    return b.mul(c, _k(b, factor, c))
-
-
-def _literal(value: Value) -> float | int | None:
-    """The number a constant stands for, else None."""
-    op = value.op
-    return op.attrs["value"] if op is not None and op.name == "const" else None
 
 
 def _is_nan(b: Builder, *values: Value) -> Value:
@@ -127,19 +126,19 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 @partial("neg", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """-c"""
-    return b.neg(c)
+    return negated(b, c)
 
 
 @partial("mul", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c * y"""
-    return b.mul(c, op.operands[1])
+    return times(b, c, op.operands[1])
 
 
 @partial("mul", 1)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c * x"""
-    return b.mul(c, op.operands[0])
+    return times(b, c, op.operands[0])
 
 
 @partial("div", 0)
@@ -295,7 +294,7 @@ def _constant_power(b: Builder, x: Value, y: float, c: Value) -> Value | None:
 def _(b: Builder, op: Op, c: Value) -> Value | None:
     """c * y * x ** (y - 1); 0 where y is 0"""
     x, y = op.operands
-    if (number := _literal(y)) is not None:
+    if (number := literal(y)) is not None:
         return _constant_power(b, x, number, c)
     # x ** 0 is flat, and 1 / x is not finite: there both factors are replaced by harmless ones.
     small = b.scalar("not", b.scalar("gt", b.scalar("abs", x), _k(b, _SMALLEST_NORMAL[str(x.type)], x)))
@@ -309,7 +308,7 @@ def _(b: Builder, op: Op, c: Value) -> Value | None:
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c * x ** y * log(x); 0 where x is 0 and y >= 0"""
     x, y = op.operands
-    if not _literal(x):
+    if not literal(x):
         zero = _k(b, 0.0, x)
         dead = b.scalar("and", b.scalar("eq", x, zero), b.scalar("ge", y, zero))
         x = b.select(dead, _k(b, 1.0, x), x)
@@ -320,7 +319,7 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 def _(b: Builder, op: Op, c: Value) -> Value | None:
     """c * n * x ** (n - 1); 0 where n is 0"""
     x, n = op.operands
-    number = _literal(n)
+    number = literal(n)
     if number is not None:
         if number in (0, 1, 2):
             return _constant_power(b, x, float(number), c)
@@ -333,7 +332,7 @@ def _(b: Builder, op: Op, c: Value) -> Value | None:
 @partial("sqrt", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c / 2 / sqrt(x)"""
-    return b.div(_scaled(b, c, 0.5), op.result)
+    return b.div(scaled(b, c, 0.5), op.result)
 
 
 @partial("cbrt", 0)
@@ -385,13 +384,13 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 @partial("log2", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c / log(2) / x"""
-    return b.div(_scaled(b, c, 1.0 / math.log(2.0)), op.operands[0])
+    return b.div(scaled(b, c, 1.0 / math.log(2.0)), op.operands[0])
 
 
 @partial("log10", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c / log(10) / x"""
-    return b.div(_scaled(b, c, 1.0 / math.log(10.0)), op.operands[0])
+    return b.div(scaled(b, c, 1.0 / math.log(10.0)), op.operands[0])
 
 
 @partial("sigmoid", 0)
@@ -416,7 +415,7 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 @partial("from_tanh_tail", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """-2 * c: the slope all comes by way of the tail"""
-    return _scaled(b, c, -2.0)
+    return scaled(b, c, -2.0)
 
 
 @partial("softplus", 0)
@@ -542,7 +541,7 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 @partial("sech2", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """-2 * c * tanh(x) / cosh(x) ** 2"""
-    return b.mul(_scaled(b, c, -2.0), b.mul(b.scalar("tanh", op.operands[0]), op.result))
+    return b.mul(scaled(b, c, -2.0), b.mul(b.scalar("tanh", op.operands[0]), op.result))
 
 
 @partial("asinh", 0)
@@ -563,7 +562,7 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 def _(b: Builder, op: Op, c: Value) -> Value:
     """(c / (1 - x) + c / (1 + x)) / 2"""
     (x,) = op.operands
-    one, half = _k(b, 1.0, c), _scaled(b, c, 0.5)
+    one, half = _k(b, 1.0, c), scaled(b, c, 0.5)
     return b.add(b.div(half, b.sub(one, x)), b.div(half, b.add(one, x)))
 
 
@@ -572,7 +571,7 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 
 def _bell(b: Builder, x: Value, c: Value, factor: float) -> Value:
     """c * factor * exp(-x * x)"""
-    return b.mul(_scaled(b, c, factor), b.scalar("exp", b.neg(b.mul(x, x))))
+    return b.mul(scaled(b, c, factor), b.scalar("exp", b.neg(b.mul(x, x))))
 
 
 @partial("erf", 0)

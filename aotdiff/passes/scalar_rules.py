@@ -136,7 +136,17 @@ def _mul(c: Canonicalizer, op: Op) -> Value | None:
         return c.emit("mul", _parts(x)[0], _parts(y)[0])
     if _name(x) == "neg" and constant(y) is not None:
         return c.emit("mul", _parts(x)[0], c.const(-constant(y), y.type))
+    if x.type != I64 and _name(x) == "mul" and _joins(constant(_parts(x)[1]), constant(y)):
+        return c.emit("mul", _parts(x)[0], c.const(constant(_parts(x)[1]) * constant(y), y.type))
     return None
+
+
+def _joins(whole: float | None, power: float | None) -> bool:
+    """Whether v * whole * power is v * (whole * power) for all v: a whole number loses nothing below the normal range,
+    and doubling then changes no rounding."""
+    if not whole or not power or not abs(whole) < 2.0**20 or not 1.0 < abs(power) < 2.0**20:
+        return False
+    return whole == int(whole) and abs(math.frexp(power)[0]) == 0.5
 
 
 def _div(c: Canonicalizer, op: Op) -> Value | None:
