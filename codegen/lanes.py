@@ -15,6 +15,8 @@ _COSTS = {
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "clamp", "relu", "floor", "ceil"), 1.0),
     **dict.fromkeys(("round", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "cast"), 1.0), "ipow": 4.0,
 }  # fmt: skip
+# Vectors at once around short loops: enough for two operations a cycle, each of which waits for the one before it.
+MANY = 8
 _SLOW_IN_LANES = ("lgamma", "digamma", "polygamma", "sinc")
 MATHS = set(SCALAR_OPS) - set(_COSTS)
 _USUAL_COUNT = 16
@@ -79,7 +81,7 @@ def _several(region: Region, varying: set[Value]) -> int:
     """How many vectors a strip takes: several where the next operation would otherwise wait for the one before."""
     work = sum(1 for op in region.walk() if op.results and op.results[0] in varying)
     if any(op.name in ("par", "for", "while") for op in region.ops):
-        return 4 if work <= 24 else 2 if work <= 40 else 1
+        return MANY if work <= 10 else 4 if work <= 24 else 2 if work <= 40 else 1
     return 2 if work <= 64 else 1
 
 

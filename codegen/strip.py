@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from aotdiff.codegen import ranges
 from aotdiff.codegen.checks import printable
 from aotdiff.codegen.function import Row
-from aotdiff.codegen.lanes import Plan, plan_of
+from aotdiff.codegen.lanes import MANY, Plan, plan_of
 from aotdiff.codegen.par import Level, Map, Reduction
 from aotdiff.codegen.values import Buffer, Handle, Ref, element_size, llvm_type, memory_type
 
@@ -372,7 +372,7 @@ def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, st
         body = _Body(fe, nest, plan, plan.lanes, linear)
         return body.joined(body.edges(low, main), state)
     main, vectors = body.whole()
-    if plan.several == 1:
+    if plan.several in (1, MANY):
         return body.joined(body.rest(main, vectors), state)
     state = body.joined(vectors, state)
     body = _Body(fe, nest, plan, plan.lanes, linear)
