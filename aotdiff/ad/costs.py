@@ -38,6 +38,8 @@ _SCALAR = {"par": 9.0, "for": 4.0, "while": 4.0, "call": 2.0}
 _RESULT = 8.0
 # Of a scalar in a loop of a loop: memory like the square of a size, against which a transcendental is cheap.
 _NESTED = 22.0
+# Of an array for each iteration of a loop of a loop: memory like the product of three sizes, which leaves the caches.
+_PER_PAIR = 1000.0
 _BRANCH_SCALAR = {"par": 8.0, "for": 4.5, "while": 4.5, "": 0.5}
 _BRANCH_ARRAY = {"par": 2000.0, "for": 32.0, "while": 32.0, "": 1.0}
 
@@ -71,7 +73,7 @@ class Costs:
         if not regular:
             return INFINITE
         if any(o.name == "par" for o in self._enclosing(op)):
-            return 100.0
+            return _PER_PAIR
         # Of an outermost `par`, trajectories of sequential loops stay local to an iteration.
         return 1000.0 if _is_trajectory(value) else 150.0
 
