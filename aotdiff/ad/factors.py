@@ -21,11 +21,9 @@ def literal(value: Value) -> float | int | None:
 def times(b: Builder, c: Value, y: Value) -> Value:
     """c * y; the constant factors of the two as one."""
     factor = literal(y)
-    if factor is None:
-        if literal(c) == 1.0:
-            return y
-        return _signed_times(b, c, y)
-    return scaled(b, c, factor)
+    if factor is not None:
+        return scaled(b, c, factor)
+    return y if literal(c) == 1.0 else b.mul(c, y)
 
 
 def scaled(b: Builder, c: Value, factor: float) -> Value:
@@ -53,12 +51,6 @@ def twice(b: Builder, c: Value, y: Value) -> Value:
         return times(b, scaled(b, c, 2.0), y)
     product = b.mul(c, y)
     return b.add(product, product)
-
-
-def _signed_times(b: Builder, c: Value, y: Value) -> Value:
-    """c * y, with a sign of c in front."""
-    op = c.op
-    return b.neg(b.mul(op.operands[0], y)) if op is not None and op.name == "neg" else b.mul(c, y)
 
 
 def _factor(value: Value) -> tuple[Value | None, float]:
