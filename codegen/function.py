@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aotdiff.codegen.strip import Strip
 
 SMALL = 64  # elements of the largest array kept on the stack
+OUT_OF_MEMORY = "out of memory"
 Emit = Callable[["FunctionEmitter", Op], None]
 
 
@@ -228,7 +229,7 @@ class FunctionEmitter(ScalarText):
             label = self.label("nomem")
             self._memory_fail[line] = label
             self.cold.append(f"{label}:")
-            self.cold += ["  " + t for t in self.report("MemoryError", loc, "out of memory")]
+            self.cold += ["  " + t for t in self.report("MemoryError", loc, OUT_OF_MEMORY)]
         return self._memory_fail[line]
 
     def heap(self, bytes_: str) -> str:

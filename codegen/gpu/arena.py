@@ -6,16 +6,18 @@ An arena is a piece of scratch memory that belongs to one thread of the grid whi
     8    i64  end         bytes in the arena
     16   i64  bump        next free byte
     24   ptr  free[48]    free lists by size class: powers of two
+    408  i64  kernel      number of the kernel in its plan
 
 and the kernel's first step is to write that. A thread that runs out says so in the error word, with the size it needs
-at least, and stops; the host runs the plan again with more.
+at least and the kernel, and stops; the host runs the plan again with more.
 """
 
 from __future__ import annotations
 
 from aotdiff.codegen.gpu.plan import SCRATCH_SITE
 
-HEADER = 24 + 8 * 48 + 8
+_KERNEL = 24 + 8 * 48
+HEADER = _KERNEL + 8
 _SMALLEST = 5  # 32 bytes, 16 of which are the block's header
 _LIMIT = 1 << 46
 
@@ -58,7 +60,9 @@ place:
 none:
   %want = phi i64 [ %bytes, %entry ], [ %after, %carve ]
   %errors = load ptr, ptr %ctx
-  call void @aot.report1(ptr %errors, i64 {SCRATCH_SITE}, i64 %want)
+  %kernelat = getelementptr i8, ptr %ctx, i64 {_KERNEL}
+  %kernel = load i64, ptr %kernelat
+  call void @aot.report2(ptr %errors, i64 {SCRATCH_SITE}, i64 %want, i64 %kernel)
   ret ptr null
 }}
 """
@@ -118,7 +122,7 @@ out:
 
 # The arena of a thread made ready.
 OPEN = f"""
-define internal void @aot.open(ptr noalias %ctx, ptr %errors, i64 %bytes) #1 {{
+define internal void @aot.open(ptr noalias %ctx, ptr %errors, i64 %bytes, i64 %kernel) #1 {{
 entry:
   store ptr %errors, ptr %ctx
   %endat = getelementptr i8, ptr %ctx, i64 8
@@ -126,7 +130,9 @@ entry:
   %bumpat = getelementptr i8, ptr %ctx, i64 16
   store i64 {HEADER}, ptr %bumpat
   %lists = getelementptr i8, ptr %ctx, i64 24
-  call void @llvm.memset.p0.i64(ptr align 8 %lists, i8 0, i64 {HEADER - 24}, i1 false)
+  call void @llvm.memset.p0.i64(ptr align 8 %lists, i8 0, i64 {_KERNEL - 24}, i1 false)
+  %kernelat = getelementptr i8, ptr %ctx, i64 {_KERNEL}
+  store i64 %kernel, ptr %kernelat
   ret void
 }}
 """
@@ -162,7 +168,7 @@ _MEMCPY = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"
 RUNTIME: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "aot.alloc": (
         ALLOC,
-        ("aot.report1",),
+        ("aot.report2",),
         ("declare i64 @llvm.umax.i64(i64, i64)", "declare i64 @llvm.ctlz.i64(i64, i1)"),
     ),
     "aot.free": (FREE, (), ()),

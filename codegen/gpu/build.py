@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from aotdiff.codegen.gpu import launches
+from aotdiff.codegen.gpu import launches, sort
 from aotdiff.codegen.gpu import plan as p
 from aotdiff.codegen.gpu.control import CONTROL
 from aotdiff.codegen.gpu.kernels import KernelModule
@@ -47,18 +47,27 @@ Finish = Callable[[list[Value]], None]  # what the end of a region does with wha
 
 
 def build(
-    graph: Module, name: str, target: GpuTarget, options: Options | None = None, prefix: str = ""
+    graph: Module,
+    name: str,
+    target: GpuTarget,
+    options: Options | None = None,
+    prefix: str = "",
+    deterministic: bool = False,
 ) -> tuple[p.Plan, KernelModule]:
-    """The plan of a function of a graph without calls, and its kernels (`KernelModule.text`)."""
+    """The plan of a function of a graph without calls, and its kernels (`KernelModule.text`).
+
+    `deterministic`: the same call gives the same bits.
+    """
     module = KernelModule(graph, target, options or Options(), prefix)
     func = graph.funcs[name]
-    planner = Planner(module, func)
+    planner = Planner(module, func, deterministic)
     return planner.plan(), module
 
 
 class Planner:
-    def __init__(self, module: KernelModule, func: Func):
+    def __init__(self, module: KernelModule, func: Func, deterministic: bool):
         self.module = module
+        self.deterministic = deterministic
         self.func = func
         self.residence = Residence(func)
         self.env: dict[Value, Where] = {}
@@ -262,6 +271,8 @@ class Planner:
             CONTROL[op.name](self, op)
         elif op.name == "par":
             launches.grid(self, op)
+        elif op.name == "argsort":
+            sort.argsort(self, op)
         elif op.name in SCALAR_OPS:
             self._scalar(op)
         else:

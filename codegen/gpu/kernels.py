@@ -29,6 +29,7 @@ from aotdiff.ir.graph import Func, Loc, Module, Region, Value
 from aotdiff.ir.types import Acc, Array, Scalar, dims_of
 
 BLOCK = 256  # threads per block of a grid
+PRIVATE_BLOCK = 32  # where each thread has memory of its own
 _STACK = 8192  # bytes of small arrays a thread keeps on its stack
 
 
@@ -37,6 +38,7 @@ class Spec:
     """A kernel as a graph function. passing: "value", "cell" or "array" (also accumulators) per parameter.
 
     grid: the body is one `par` and its `yield`. homes: results that are in the buffer of a parameter, which is written.
+    private: accumulators of which each thread has a copy of its own, one after the other.
     """
 
     name: str
@@ -45,10 +47,11 @@ class Spec:
     grid: bool
     homes: dict[int, int] = field(default_factory=dict)
     writes: frozenset[int] = frozenset()
+    private: frozenset[int] = frozenset()
 
     @property
     def block(self) -> int:
-        return BLOCK if self.grid else 1
+        return PRIVATE_BLOCK if self.private else BLOCK if self.grid else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,8 @@ class KernelEmitter(FunctionEmitter):
         lines, self.lines = self.lines, []
         offset = self.op(f"mul i64 {self.number()}, %arena")
         self.do(f"%ctx = getelementptr i8, ptr %scratch, i64 {offset}")
-        self.do("call void @aot.open(ptr %ctx, ptr %errors, i64 %arena)")
+        number = len(self.module.kernels)
+        self.do(f"call void @aot.open(ptr %ctx, ptr %errors, i64 %arena, i64 {number})")
         self.lines += lines
 
     # Parameters -----------------------------------------------------------------------------------------------
@@ -202,7 +206,10 @@ class KernelEmitter(FunctionEmitter):
             self._pass(f"ptr {'noalias ' if written else 'noalias readonly '}%p{i}", "ptr")
             dims = self._sizes(f"%p{i}", dims_of(p.type))
             if isinstance(p.type, Acc):
-                self.bind(p, Handle(f"%p{i}", dims, p.type.element, shared=spec.grid))
+                ptr, private = f"%p{i}", i in spec.private
+                if private:
+                    ptr = self.slot(ptr, p.type.element, self.mul(self.number(), self.count(dims)))
+                self.bind(p, Handle(ptr, dims, p.type.element, shared=spec.grid and not private))
                 continue
             buffer = self.own(Buffer(f"%p{i}", pinned=True)) if written else None
             self.bind(p, Ref(f"%p{i}", dims, p.type.element, buffer))
@@ -354,11 +361,11 @@ class KernelEmitter(FunctionEmitter):
     def _tree(self, reductions: list[Reduction], elements: list[Scalar], state: list[str]) -> list[str]:
         """The accumulators of all threads of the block joined, in thread 0."""
         thread = self.target.thread(self)
-        rooms = [self.in_block(memory_type(e), BLOCK, 8) for e in elements]
+        rooms = [self.in_block(memory_type(e), self.spec.block, 8) for e in elements]
         own = [self.slot(room, e, thread) for room, e in zip(rooms, elements, strict=True)]
         for e, value, at in zip(elements, state, own, strict=True):
             self.store_element(e, value, at)
-        width = BLOCK // 2
+        width = self.spec.block // 2
         while width:
             self.barrier()
             joins, on = self.label("join"), self.label("joined")

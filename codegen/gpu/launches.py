@@ -10,6 +10,7 @@ from aotdiff.codegen.bufferize import summarise
 from aotdiff.codegen.gpu import plan as p
 from aotdiff.codegen.gpu.kernels import BLOCK, Spec
 from aotdiff.codegen.gpu.places import Cell, Flat, Host, Target
+from aotdiff.codegen.gpu.private import Copies, private_inputs
 from aotdiff.codegen.gpu.steps import Step, uses_of
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
@@ -164,10 +165,13 @@ def grid(planner: Planner, op: Op) -> None:
             wrapped.passing[i] = "value"
     stem = "map" if all(k == "map" for k in kinds) else "reduce"
     name = _stem(stem if kinds else "scatter", op)
-    kernel = planner.module.add(Spec(name, wrapped.func, tuple(wrapped.passing), True))
-    args = _grid_arguments(planner, wrapped)
+    private = private_inputs(wrapped) if planner.deterministic else frozenset[int]()
+    spec = Spec(name, wrapped.func, tuple(wrapped.passing), True, private=private)
+    kernel = planner.module.add(spec)
+    copies = Copies(planner, wrapped, planner.count(lead)) if private else None
+    args = _grid_arguments(planner, wrapped, copies.taken if copies else {})
     most = SCRATCH_BLOCKS if kernel.scratch else MAP_BLOCKS if stem == "map" else SUM_BLOCKS
-    blocks = planner.compute("blocks", (planner.count(lead), BLOCK, most), "i64")
+    blocks = copies.blocks if copies else planner.compute("blocks", (planner.count(lead), BLOCK, most), "i64")
     partials: list[tuple[str, str, str]] = []  # kind, element, variable
     for kind, value, result in zip(kinds, op.regions[0].yielded, op.results, strict=True):
         if kind == "map":
@@ -180,6 +184,8 @@ def grid(planner: Planner, op: Op) -> None:
             partials.append((kind, element, planner.alloc(element, blocks)))
             args.append(partials[-1][2])
     planner.emit(p.Launch(kernel.name, blocks, tuple(args)))
+    if copies:
+        copies.add_up()
     if partials:
         _join_blocks(planner, op, blocks, partials)
     reduced = iter(partials)
@@ -192,15 +198,15 @@ def grid(planner: Planner, op: Op) -> None:
             planner.bind(result, Cell(var))
 
 
-def _grid_arguments(planner: Planner, wrapped: Wrapped) -> list[p.Operand]:
+def _grid_arguments(planner: Planner, wrapped: Wrapped, taken: dict[int, str]) -> list[p.Operand]:
     found: list[p.Operand] = []
-    for value, way in zip(wrapped.inputs, wrapped.passing, strict=True):
+    for i, (value, way) in enumerate(zip(wrapped.inputs, wrapped.passing, strict=True)):
         where = planner.env[value]
         if isinstance(where, Host) or way == "value":
             found.append(planner.host(value))
             continue
         assert isinstance(where, (Cell, Flat, Target))
-        found.append(where.var)
+        found.append(taken.get(i, where.var))
         if isinstance(where, (Flat, Target)):
             found += _unknown(value.type, where.dims)
     return found

@@ -25,7 +25,7 @@ from typing import Any
 Operand = int | float | bool | str
 SIZES = {"f64": 8, "f32": 4, "i64": 8, "bool": 1}
 ERROR_WORDS = 16  # i64: site number + 1 (0: no error), then up to 15 values, as bits, of the site's types
-SCRATCH_SITE = 1 << 40  # in the error word: a thread needs more scratch; the next word has how many bytes at least
+SCRATCH_SITE = 1 << 40  # in the error word: a thread needs more scratch; then how many bytes, and the kernel's number
 
 # Scalar operations the host does itself; all others run on the device.
 HOST_OPS = frozenset([

@@ -1,6 +1,6 @@
 """Which work the host does itself, which it controls, and which scalars therefore live on the device.
 
-- A `par` is worth a kernel of its own unless it has few iterations, known when compiling.
+- A `par` is worth a kernel of its own unless it has few iterations, known when compiling; so is sorting.
 - A structured operation around such a `par` is controlled by the host: it runs its loops and branches. So is one
   that does nothing but arithmetic of integers the host has (sizes), and one whose results have sizes that only running
   it can tell. Any other operation runs in one thread of the device, together with its neighbours.
@@ -47,8 +47,8 @@ class Residence:
         """Whether there is a `par` in it that is worth a kernel."""
         found = self._worth.get(op)
         if found is None:
-            found = op.name == "par" and not _few(op)
-            found = found or any(self.worth(inner) for r in op.regions for inner in r.ops if inner.regions)
+            found = (op.name == "par" and not _few(op)) or (op.name == "argsort" and not _is_short(op))
+            found = found or any(self.worth(inner) for r in op.regions for inner in r.ops)
             self._worth[op] = found
         return found
 
@@ -191,6 +191,12 @@ def _few(op: Op) -> bool:
     """Whether a `par` has few iterations for sure."""
     sizes = [constant(v) for v in op.operands[: op.attrs["rank"]]]
     return all(s is not None for s in sizes) and math.prod(max(s, 0) for s in sizes) <= FEW
+
+
+def _is_short(op: Op) -> bool:
+    """Whether an array to sort has few elements for sure."""
+    size = dims_of(op.operands[0].type)[0]
+    return size is not None and size <= FEW
 
 
 def _inside(op: Op) -> set[Value]:

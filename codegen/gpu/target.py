@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from aotdiff.codegen.function import OUT_OF_MEMORY
 from aotdiff.codegen.gpu import arena
 from aotdiff.codegen.target import CpuTarget
 from aotdiff.codegen.values import Handle, llvm_type
@@ -81,7 +82,7 @@ class GpuTarget(CpuTarget):
         self, fe: FunctionEmitter, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
     ) -> list[str]:
         """Write the site and the values into the error word, if it is empty. Threads out of memory have done that."""
-        if kind == "MemoryError":
+        if (kind, message) == ("MemoryError", OUT_OF_MEMORY):
             return fe.fail_return("6")
         types = tuple("i64" if t == "i64" else "f64" for t, _ in values)
         module: KernelModule = fe.module  # type: ignore[assignment]

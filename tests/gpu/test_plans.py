@@ -95,4 +95,4 @@ def test_an_atomic_only_where_threads_share() -> None:
 def test_scratch_is_asked_for() -> None:
     plan, text = planned(HERE / "scratch.grad", "plan")
     assert [k.scratch for k in plan.kernels] == [True]
-    assert "call void @aot.open(ptr %ctx, ptr %errors, i64 %arena)" in text
+    assert "call void @aot.open(ptr %ctx, ptr %errors, i64 %arena, i64 0)" in text

@@ -27,8 +27,10 @@ from aotdiff.runtime.gpu.hostops import FIT, OPERATIONS
 DTYPES = {"f64": np.float64, "f32": np.float32, "i64": np.int64, "bool": np.int8}
 FIRST_ARENA = 1 << 12  # bytes of scratch per thread to begin with
 FIRST_SERIAL_ARENA = 1 << 20
-MOST_SCRATCH = 1 << 36
-_KINDS = {"IndexError": 1, "ValueError": 2, "ZeroDivisionError": 3, "AssertionFailed": 4, "RecursionError": 5}
+MOST_SCRATCH = 1 << 36  # of one thread
+ALL_SCRATCH = 1 << 31  # of a kernel, where fewer blocks do as well
+_NAMES = ("IndexError", "ValueError", "ZeroDivisionError", "AssertionFailed", "RecursionError", "MemoryError")
+_KINDS = {name: k + 1 for k, name in enumerate(_NAMES)}
 _NUMBER = re.compile(r"\{(\d+)\}")
 
 
@@ -89,13 +91,11 @@ class Executor:
         prefix = f"{where.path}:{where.line}: " if where.path else ""
         return exception_for(_KINDS[where.kind], prefix + text)
 
-    def grow(self, least: int) -> None:
-        """More scratch memory for each thread."""
-        for name, size in self.arenas.items():
-            wanted = max(2 * size, 1 << (2 * least - 1).bit_length()) if least < MOST_SCRATCH else MOST_SCRATCH
-            if wanted >= MOST_SCRATCH:
-                raise MemoryError(f"{self.plan.name}: a thread needs {least} bytes of memory")
-            self.arenas[name] = wanted
+    def grow(self, least: int, kernel: str) -> None:
+        """More scratch memory for each thread of a kernel."""
+        if least >= MOST_SCRATCH:
+            raise MemoryError(f"{self.plan.name}: a thread needs {least} bytes of memory")
+        self.arenas[kernel] = max(2 * self.arenas[kernel], 1 << (least - 1).bit_length())
 
 
 class Run:
@@ -144,7 +144,7 @@ class Run:
         words = np.empty(p.ERROR_WORDS, np.int64)
         self.device.copy_out(words, self.errors, 0, self.stream)
         if words[0] == p.SCRATCH_SITE:
-            self.executor.grow(int(words[1]))
+            self.executor.grow(int(words[1]), self.executor.plan.kernels[int(words[2])].name)
             raise _Again
         if words[0]:
             site = int(words[0]) - 1
@@ -282,6 +282,8 @@ class Run:
         blocks, scratch = self.value(s.blocks), None
         if info.scratch:
             arena = self.executor.arenas[s.kernel]
+            if not info.barriers:  # maps: any number of blocks does
+                blocks = max(1, min(blocks, ALL_SCRATCH // (arena * info.block)))
             scratch = device.alloc(arena * blocks * info.block, stream)
             args += [scratch, np.int64(arena)]
         device.launch(self.executor.kernels[s.kernel], blocks, info.block, args, stream)

@@ -49,10 +49,11 @@ def plan_text(
     from aotdiff.runtime.reads import values_read
 
     refused: Unsupported | None = None
+    options, fixed = compiler.codegen_options(), compiler.options.deterministic
     for early in (False, True):
         try:
             graph, name = device_graph(compiler, root, places, real, early)
-            plan, module = build(graph, name, target, compiler.codegen_options(), prefix)
+            plan, module = build(graph, name, target, options, prefix, fixed)
             return plan, module.text(), values_read(graph, name)
         except Unsupported as error:
             refused = error

@@ -1,0 +1,199 @@
+"""Compiled functions on the emulated device: errors, memory of threads, sorting, repeatable sums, what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotdiff as ad
+from aotdiff.runtime.gpu import native
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*one thread of the device")
+RNG = np.random.default_rng(7)
+X = RNG.normal(size=1000)
+
+
+def both(text: str) -> tuple[Any, Any]:
+    return ad.compile_source(text), ad.compile_source(text, target="emulated")
+
+
+ERRORS = """
+fn element(x: f64[n], k: i64[n]) -> f64[n] = [x[k[i]] for i in 0..n]
+fn total(x: f64[n], k: i64[n]) -> f64 = sum(x[k[i]] for i in 0..n)
+fn quotient(k: i64[n], d: i64[n]) -> i64[n] = [k[i] // d[i] for i in 0..n]
+fn positive(x: f64[n]) -> f64[n] {
+    for i in 0..n { assert x[i] > 0.0, "must be positive" }
+    [sqrt(v) for v in x]
+}
+fn steps(x: f64[n], k: i64[n]) -> f64 {
+    var s = 0.0
+    for t in 0..n {
+        s += sum(x)
+        s += x[k[t]]
+    }
+    s
+}
+fn sized(x: f64[n], y: f64[n]) -> f64[n] = x + y
+fn table(x: f64[3]) -> f64 = x[0]
+fn negative(x: f64[n], m: i64) -> f64 = sum(x) + sum(zeros(m))
+"""
+BAD = np.where(np.arange(1000) == 700, 1000, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("element", [X, BAD]),
+        ("total", [X, BAD]),
+        ("quotient", [BAD, BAD - 1000]),
+        ("positive", [np.where(BAD == 1000, -1.0, 2.0)]),
+        ("steps", [X, BAD]),
+        ("sized", [X, X[:5]]),
+        ("table", [X]),
+        ("negative", [X, -3]),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_errors_are_those_of_the_cpu(name: str, args: list[Any]) -> None:
+    found = []
+    for module in both(ERRORS):
+        with pytest.raises(Exception) as caught:
+            module[name](*args)
+        found.append((type(caught.value), str(caught.value)))
+    assert found[0] == found[1]
+
+
+def test_after_an_error_a_function_works() -> None:
+    _, device = both(ERRORS)
+    with pytest.raises(IndexError):
+        device.total(X, BAD)
+    assert device.total(X, np.zeros(1000, np.int64)) == pytest.approx(1000 * X[0])
+
+
+def test_an_earlier_error_on_the_device_comes_first() -> None:
+    """The host finds the wrong size before the device has run what stands before it."""
+    text = """
+fn f(x: f64[n], k: i64[n], y: f64[m]) -> f64 {
+    let first = sum(x[k[i]] for i in 0..n)
+    first + sum(x[i] * y[i] for i in 0..n)
+}
+"""
+    for module in both(text):
+        with pytest.raises(IndexError, match="source.grad:3: index 1000"):
+            module.f(X, BAD, X[:4])
+
+
+SCRATCH = """
+fn mirrored(x: f64[n], m: i64) -> f64[n] = [{
+    var t = zeros(m)
+    for j in 0..m { t[j] = x[i] * j }
+    sum(t[j] * t[m - 1 - j] for j in 0..m)
+} for i in 0..n]
+fn halvings(x: f64[n]) -> f64 = sum({
+    var s = v * v
+    while s > 0.01 { s = s * (0.5 + 0.01 * v) }
+    s
+} for v in x)
+fn rows(a: f64[m, n]) -> f64[m, n] = [sort(a[i]) for i in 0..m]
+"""
+
+
+@pytest.mark.parametrize("m", [0, 1, 5, 3000])
+def test_a_thread_takes_what_memory_it_needs(m: int) -> None:
+    """From what fits into the first arena to what asks for a larger one; the second call knows."""
+    cpu, device = both(SCRATCH)
+    for _ in range(2):
+        np.testing.assert_allclose(device.mirrored(X[:40], m), cpu.mirrored(X[:40], m), rtol=1e-12)
+
+
+def test_residuals_inside_a_thread() -> None:
+    """The gradient keeps what each turn of a `while` had, as many as there are."""
+    cpu, device = both(SCRATCH)
+    np.testing.assert_allclose(device.halvings.grad()(3 * X), cpu.halvings.grad()(3 * X), rtol=1e-11)
+    small = X[:20]
+    np.testing.assert_allclose(device.halvings.hvp()(small, small), cpu.halvings.hvp()(small, small), rtol=1e-11)
+
+
+def test_too_much_memory_is_an_error() -> None:
+    _, device = both(SCRATCH)
+    with pytest.raises(MemoryError):
+        device.mirrored(X[:2], 1 << 50)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 64, 777])
+def test_sorting(n: int) -> None:
+    """Ties keep their order, NaN comes last; rows are sorted by one thread each."""
+    text = "fn ordered(x: f64[n]) -> f64[n] = sort(x)\nfn weighted(x: f64[n]) -> f64 {\n    let y = sort(x)\n"
+    text += "    sum(y[i] * i for i in 0..n)\n}\n"
+    cpu, device = both(text)
+    x = np.round(3 * X[:n])
+    np.testing.assert_array_equal(device.ordered(x), np.sort(x))
+    np.testing.assert_array_equal(device.weighted.grad()(x), cpu.weighted.grad()(x))
+    x[n // 3 : n // 2] = np.nan
+    np.testing.assert_array_equal(device.ordered(x), np.sort(x))
+    a = X[:35].reshape(5, 7)
+    np.testing.assert_array_equal(both(SCRATCH)[1].rows(a), np.sort(a))
+
+
+def test_deterministic_sums() -> None:
+    """Additions to one element by many threads: the same bits each time where that is asked for."""
+    text = "fn f(x: f64[n], k: i64[m], w: f64[m]) -> f64 = sum(sin(w[i]) * x[k[i]]**2 for i in 0..m)"
+    k, w = RNG.integers(0, 10, 20_000), RNG.normal(size=20_000)
+    plain = ad.compile_source(text, target="emulated").f.grad()
+    fixed = ad.compile_source(text, target="emulated", deterministic=True).f.grad()
+    want = ad.compile_source(text).f.grad()(X[:10], k, w)
+    found = [fixed(X[:10], k, w) for _ in range(8)]
+    np.testing.assert_allclose(found[0], want, rtol=1e-9)
+    assert all((each == found[0]).all() for each in found)
+    assert any((plain(X[:10], k, w) != plain(X[:10], k, w)).any() for _ in range(8))
+
+
+def test_recursion_is_refused_where_it_stands() -> None:
+    text = "fn down(n: i64) -> i64 = if n <= 0 { 0 } else { down(n - 1) }\nfn f(x: f64[n]) -> f64 = sum(x) * down(3)\n"
+    _, device = both(text)
+    with pytest.raises(ad.CompileError, match="source.grad:1:4: error: down calls itself: recursion does not run"):
+        device.f(X)
+
+
+def test_one_warning_where_nothing_is_parallel() -> None:
+    text = "fn serial_only(a: f64) -> f64 = sin(a) * a"
+    native._warned.clear()
+    with pytest.warns(UserWarning, match="serial_only has no parallel loop: it runs as one thread"):
+        ad.compile_source(text, target="emulated").serial_only(1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ad.compile_source(text, target="emulated").serial_only(2.0)
+        ad.compile_source("fn f(x: f64[n]) -> f64 = sum(x)", target="emulated").f(X)
+
+
+FORMS = """
+fn f(x: f64[n], a: f64) -> f64 = sum(exp(a * x[i]) * x[i] for i in 0..n) / n
+fn g(x: f64[n], a: f64) -> f64[n] = [sin(a * x[i]) * x[(i + 1) % n] for i in 0..n]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "extra"),
+    [
+        ("f", "grad", []),
+        ("f", "value_and_grad", []),
+        ("f", "vjp", [1.5]),
+        ("f", "jvp", [X[:6]]),
+        ("f", "value_and_jvp", [X[:6]]),
+        ("f", "hvp", [X[:6]]),
+        ("f", "hessian", []),
+        ("g", "vjp", [X[6:12]]),
+        ("g", "value_and_vjp", [X[6:12]]),
+        ("g", "jvp", [X[:6]]),
+        ("g", "jacobian", []),
+    ],
+)
+def test_forms(name: str, form: str, extra: list[Any]) -> None:
+    cpu, device = both(FORMS)
+    args = [X[20:26], 0.7, *extra]
+    want, got = (getattr(module[name], form)()(*args) for module in (cpu, device))
+    for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
+        np.testing.assert_allclose(g, w, rtol=1e-11, atol=1e-12)
