@@ -1,5 +1,6 @@
 """Libraries from C: the samples under sanitizers, workspaces of the caller, what a library needs."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -308,3 +309,88 @@ int main(void) {
     assert main(["build", str(tmp_path / "odd.grad"), "-o", str(tmp_path / "load")]) == 0
     with pytest.raises(OSError, match="needs a processor with avx1024: rebuild here, or with --cpu generic"):
         ad.load(tmp_path / "load" / "odd.so")
+
+
+SPLIT = """\
+fn big(x: f64[n]) -> f64 = sum(exp(sin(x[i]) * x[i]) for i in 0..n)
+fn each(x: f64[n], limit: f64) -> f64[n] {
+    [checked(x[i], limit) for i in 0..n]
+}
+fn checked(x: f64, limit: f64) -> f64 {
+    assert x < limit, "too large"
+    exp(sin(x))
+}
+"""
+
+HELPED = """\
+#include "model.h"
+#include <assert.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 300000 };
+static double x[N], wanted, slope[N];
+
+static int tasks(void) {
+    int count = -2;
+    DIR *folder = opendir("/proc/self/task");
+    if (!folder) return 0;
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+static void *run(void *text) {
+    double value, *y = malloc(sizeof x);
+    for (int round = 0; round < 20; round++) {
+        if (big(x, N, &value) || value != wanted) return "another value";
+        if (big_vjp(x, N, 1.0, y) || memcmp(y, slope, sizeof x)) return "another gradient";
+        if (each(x, 2.5, N, y) != 4 || !strstr(aotdiff_last_error(), "too large")) return "no error";
+    }
+    free(y);
+    return text;
+}
+
+int main(void) {
+    for (int i = 0; i < N; i++) x[i] = 3.0 * i / N;
+    assert(big(x, N, &wanted) == 0 && big_vjp(x, N, 1.0, slope) == 0);
+    int alone = tasks();
+    static unsigned char memory[1 << 16];
+    double value;
+    assert(big_into(x, N, &value, memory, sizeof memory) == 0 && value > 0.0);
+    assert(tasks() == alone);
+
+    pthread_t threads[4];
+    int bad = 0;
+    for (int k = 0; k < 4; k++) bad += pthread_create(&threads[k], NULL, run, NULL);
+    for (int k = 0; k < 4; k++) {
+        void *text = NULL;
+        pthread_join(threads[k], &text);
+        if (text) bad++, puts(text);
+    }
+    for (int wait = 0; tasks() > alone && wait < 100; wait++) usleep(20000);
+    printf("%d helpers, %d left\\n", alone - 1, tasks() - alone);
+    fflush(stdout);
+#ifndef __SANITIZE_THREAD__ /* which ends children that start threads */
+    pid_t child = fork();
+    if (child == 0) _exit(run(NULL) != NULL);
+    int status;
+    assert(waitpid(child, &status, 0) == child && status == 0);
+#endif
+    return bad;
+}
+"""
+
+
+@pytest.mark.parametrize("sanitizers", [SANITIZED, ("-fsanitize=thread",)], ids=["address", "thread"])
+def test_calls_that_use_several_threads(built, c_program, sanitizers):
+    folder = built("model", SPLIT, "--threads", "3")
+    done = c_program(HELPED, *sanitizers, *linked(folder, "model"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    helpers, left = (int(word) for word in re.findall(r"\d+", done.stdout))
+    assert left == 0 and (helpers >= 1 or len(os.sched_getaffinity(0)) == 1)
