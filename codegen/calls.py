@@ -289,7 +289,7 @@ class EntryEmitter(FunctionEmitter):
             return f"define i32 {name}({', '.join(params)}) #0 {{\n{self.body()}\n}}"
         self.module.need("aot.stack")
         inner = symbol(f"aot.e.{func.name}")
-        body = f"define internal i32 {inner}({', '.join(params)}) #1 {{\n{self.body()}\n}}"
+        body = f"define internal i32 {inner}({', '.join(params)}) #6 {{\n{self.body()}\n}}"
         return f"{body}\n{stack.entry(name, inner, params)}"
 
     def _fail(self, code: str) -> list[str]:

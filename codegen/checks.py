@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aotdiff.codegen import context
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.text import is_literal
@@ -10,6 +12,7 @@ from aotdiff.ir.graph import Loc, Op, Region
 from aotdiff.ir.types import Scalar
 
 _LONG = 1 << 16
+_BLOCK = 1 << 18
 
 
 def emit_check(fe: FunctionEmitter, op: Op) -> None:
@@ -85,6 +88,30 @@ def poll_sometimes(fe: FunctionEmitter, k: str) -> None:
     poll(fe)
     fe.jump(go)
     fe.start(go)
+
+
+def block(fe: FunctionEmitter, inner: Sequence[str], long: bool) -> str:
+    """How many iterations may pass without a look at the flag, each of so many inner ones; "" if nobody ever looks.
+
+    `long`: each of them takes a while.
+    """
+    if not fe.module.target.interrupts:
+        return ""
+    if long:
+        return str(_BLOCK >> 8)
+    known = 1
+    for size in inner:
+        if not is_literal(size):
+            break
+        known *= max(int(size), 1)
+    else:
+        return str(max(_BLOCK // known, 1))
+    # A power of two: the block shortened by as many bits as the inner iterations have.
+    count = fe.count(inner)
+    fe.module.declare("declare i64 @llvm.ctlz.i64(i64, i1)")
+    zeros = fe.op(f"call i64 @llvm.ctlz.i64(i64 {count}, i1 false)")
+    bits = fe.intrinsic("smin", "i64", [fe.op(f"sub i64 64, {zeros}"), str(_BLOCK.bit_length() - 1)])
+    return fe.op(f"lshr i64 {_BLOCK}, {bits}")
 
 
 def runs_long(region: Region) -> bool:

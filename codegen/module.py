@@ -28,6 +28,7 @@ _ATTRIBUTES = (
     "nounwind willreturn memory(none)",  # 3: mathematics
     "nounwind willreturn memory(none) alwaysinline",  # 4
     f'nounwind {_FRAME} "disable-tail-calls"="true"',  # 5: recursive functions (endless recursion is not a loop)
+    f"nounwind noinline {_FRAME}",  # 6: functions that stay apart
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.text import is_literal
 from aotdiff.codegen.values import Ref
 
 from aotdiff.ir.graph import Op, Region, Value
@@ -241,6 +242,7 @@ def _emit_nest(fe: FunctionEmitter, op: Op, nest: Nest) -> list[str]:
     if estimate is not None:
         return split.emit(fe, nest, estimate)
     inside, fe.inside = fe.inside, True
+    nest.outermost = not inside and fe.strip is None and not split.repeated(fe)
     state = nest.emit(fe)
     fe.inside = inside
     return state
@@ -255,7 +257,10 @@ def _given_along(kinds: Sequence[str], values: Sequence[Value]) -> dict[int, int
 
 @dataclass(slots=True)
 class Nest:
-    """A `par` being emitted; `parts`: of some loops only the iterations from one to (not including) another."""
+    """A `par` being emitted; `parts`: of some loops only the iterations from one to (not including) another.
+
+    outermost: it is not in another loop, and so looks at the interrupt flag now and then.
+    """
 
     op: Op
     region: Region
@@ -264,6 +269,7 @@ class Nest:
     maps: list[Map]
     reductions: list[tuple[Reduction, Value]]
     parts: dict[int, tuple[str, str]] = field(default_factory=dict)
+    outermost: bool = False
 
     def span(self, r: int) -> tuple[str, str]:
         """The iterations of loop r (negative: from the innermost): from one to (not including) another."""
@@ -279,7 +285,10 @@ class Nest:
         plan = strip.plan(fe, self.op)
         tiled = plan is not None and lanes.is_contraction(self.op)
         scalar = self.extents[: len(self.extents) - (2 if tiled else 0 if plan is None else 1)]
-        if plan is not None and not scalar and checks.runs_long(self.region):
+        long = checks.runs_long(self.region)
+        if self.outermost and not (long and scalar) and not (tiled and not scalar):
+            states = self._in_blocks(fe, states, levels, long)
+        elif plan is not None and not scalar and long:
             checks.poll(fe)
         for r, extent in enumerate(scalar):
             start, end = self.parts.get(r, ("0", extent))
@@ -287,7 +296,7 @@ class Nest:
             linear = self.at(fe, r, linear, level.index)
             states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
             levels.append(level)
-            if r == 0 and checks.runs_long(self.region):
+            if r == 0 and long:
                 checks.poll(fe)
         state: list[str] = []
         if plan is not None and tiled:
@@ -300,6 +309,20 @@ class Nest:
             level.close(fe, state)
             state = level.accumulators
         return state
+
+    def _in_blocks(
+        self, fe: FunctionEmitter, states: list[tuple[str, str]], levels: list[Level], long: bool
+    ) -> list[tuple[str, str]]:
+        """A loop over blocks of the first index, which may be very long, with a look at the interrupt flag in each."""
+        size = checks.block(fe, self.lead[1:], long)
+        start, end = self.span(0) if self.lead else ("0", "1")
+        if not self.lead or not size or (is_literal(end) and is_literal(size) and int(end) <= int(size)):
+            return states
+        level = Level(fe, end, states, size, start)
+        levels.append(level)
+        checks.poll(fe)
+        self.parts[0] = (level.index, fe.intrinsic("smin", "i64", [fe.add(level.index, size), end]))
+        return [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
 
     def at(self, fe: FunctionEmitter, r: int, linear: str, index: str) -> str:
         """Bind the index of a loop; gives the linear index so far."""

@@ -25,7 +25,6 @@ from aotdiff.ir.types import Acc, Record, Scalar
 
 _ADDED = 0.4  # nanoseconds for one element of a piece's own accumulator
 _LINE = 64
-_SHORT = 120  # operations
 _WIDE = 4  # strips of columns that are many
 
 
@@ -33,6 +32,8 @@ def wanted(fe: FunctionEmitter, op: Op) -> Estimate | None:
     """The work of a `par` that may be split, or None."""
     module = fe.module
     if module.threads == 1 or fe.inside or fe.strip is not None or not op.attrs["rank"]:
+        return None
+    if any(scope.region.ops[scope.index].attrs.get("rare") for scope in fe.scopes[:-1]):
         return None
     if any(isinstance(v.type, Record) for v in op.regions[0].yielded):
         return None
@@ -105,7 +106,7 @@ class _Range(FunctionEmitter):
         lead, extents = list(self.sizes(nest.lead)), list(self.sizes(nest.extents))
         maps = [self.map(m) for m in nest.maps]
         parts = {0: ("%low", "%high"), **({1: ("%low1", "%high1")} if self.columns else {})}
-        own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, parts)
+        own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, parts, not repeated(self.outer))
         state = own.emit(self)
         types = [t for r, _ in nest.reductions for t, _ in r.starts(self)]
         for n, (type_, name) in enumerate(zip(types, state, strict=True)):
@@ -115,7 +116,7 @@ class _Range(FunctionEmitter):
         if self.columns:
             params[3:3] = ["i64 %low1", "i64 %high1"]
         params += [f"{type_} {name}" for type_, name in self.taken.values()]
-        return f"define internal i32 {self.symbol}({', '.join(params)}) #1 {{\n{self.body()}\n}}"
+        return f"define internal i32 {self.symbol}({', '.join(params)}) #6 {{\n{self.body()}\n}}"
 
 
 def _captured(op: Op) -> list[Value]:
@@ -137,12 +138,9 @@ def _captured(op: Op) -> list[Value]:
     return list(found)
 
 
-def _repeated(fe: FunctionEmitter) -> bool:
-    """Whether what is being emitted is in a sequential loop, and short enough to be there twice."""
-    if not any(scope.region.ops[scope.index].name in ("for", "while") for scope in fe.scopes[:-1]):
-        return False
-    inside = [op.name for op in fe.op_now.regions[0].walk()]
-    return len(inside) <= _SHORT and not {"for", "while"}.intersection(inside)
+def repeated(fe: FunctionEmitter) -> bool:
+    """Whether what is being emitted is in a sequential loop."""
+    return any(scope.region.ops[scope.index].name in ("for", "while") for scope in fe.scopes[:-1])
 
 
 # Accumulators --------------------------------------------------------------------------------------------------
@@ -256,13 +254,8 @@ class _Split:
         return found, total
 
     def _whole(self) -> list[str]:
-        """All iterations here: a call, or in a sequential loop, where calls add up, the loops themselves."""
+        """One call for all iterations."""
         fe = self.fe
-        if _repeated(fe):
-            fe.inside = True
-            state = self.nest.emit(fe)
-            fe.inside = False
-            return state
         out = fe.alloca(f"[{len(self.types)} x i64]") if self.types else "null"
         ranges = [x for n in self.nest.lead[: 2 if self.columns else 1] for x in ("i64 0", f"i64 {n}")]
         args = ["ptr %ctx", *ranges, f"ptr {out}", *(f"{t} {n}" for t, n in self.arguments)]

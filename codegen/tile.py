@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aotdiff.codegen import checks
 from aotdiff.codegen.par import Level, Reduction
 from aotdiff.codegen.strip import Strip, first_lanes, turn
 from aotdiff.codegen.text import is_literal
@@ -61,6 +62,8 @@ class _Tile:
 
     def all_rows(self) -> None:
         fe, (start, end) = self.fe, self.nest.span(-2)
+        if self.nest.outermost:
+            checks.poll(fe)
         fe.strip = self.strip
         turned = [turn(fe, array, self.base) for array in self.rows]
         fe.strip = None

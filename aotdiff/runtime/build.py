@@ -325,4 +325,5 @@ def llvm_text(made: Plan, options: driver.Options, graph: Graph, stem: str | Non
 
 def header_text(made: Plan, stem: str, graph: Graph) -> str:
     """The C header; `graph` is the optimised one."""
-    return header(c_functions(made, graph), stem)
+    threads = made.compiler.options.threads
+    return header(c_functions(made, graph), stem, 1 if threads is None else threads)

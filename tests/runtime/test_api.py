@@ -357,8 +357,12 @@ m = ad.compile_source('''fn spin(n: i64) -> i64 {
     var k = 0
     while k < n { k = (k + 1) % 1000 }
     k
-}''')
+}
+fn long(n: i64) -> f64 = sum(sin(1.0 * i) for i in 0..n)
+fn table(n: i64, k: i64) -> f64 = sum(sqrt(1.0 * i * j) for i in 0..n, j in 0..k)''')
 assert m.spin(5) == 5
+if sys.argv[1] in ("long", "table"):
+    m.spin = m.long if sys.argv[1] == "long" else lambda n: m.table(10**6, n // 10**6)
 if sys.argv[1] == "slow":
     m.spin(n=5)
 def later():
@@ -367,14 +371,14 @@ def later():
 for _ in range(2):
     threading.Thread(target=later).start()
     try:
-        m.spin(2000) if sys.argv[1] == "fast" else m.spin(n=2000)
+        m.spin(n=2000) if sys.argv[1] == "slow" else m.spin(2000 if sys.argv[1] == "fast" else 10**13)
     except KeyboardInterrupt:
         print("interrupted")
-assert m.spin(5) == 5
+assert sys.argv[1] == "table" or m.spin(5) != 0
 """
 
 
-@pytest.mark.parametrize("way", ["fast", "slow"])
+@pytest.mark.parametrize("way", ["fast", "slow", "long", "table"])
 def test_ctrl_c(way):
     run = subprocess.run([sys.executable, "-c", INTERRUPTED, way], capture_output=True, text=True, timeout=60)
     assert run.stdout == "interrupted\ninterrupted\n", run.stderr
