@@ -248,10 +248,18 @@ rewind:
   store ptr %end, ptr %endat
   ret void
 merge:
+  %restat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP}
+  %rest = load i64, ptr %restat
+  %stopat = getelementptr i8, ptr %ctx, i64 {ctx.BUMP_END}
+  %stop = load i64, ptr %stopat
+  %unused = sub i64 %stop, %rest
+  %used = sub i64 %total, %unused
   call void @aot.release_chunks(ptr %ctx)
-  %want = select i1 %small, i64 %total, i64 0
+  br i1 %small, label %anew, label %none
+anew:
   %wantat = getelementptr i8, ptr %ctx, i64 {ctx.WANT}
-  store i64 %want, ptr %wantat
+  store i64 %used, ptr %wantat
+  %place = call ptr @aot.chunk(ptr %ctx, i64 0)
   ret void
 }}
 """

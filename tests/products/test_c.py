@@ -394,3 +394,46 @@ def test_calls_that_use_several_threads(built, c_program, sanitizers):
     assert done.returncode == 0, done.stdout + done.stderr
     helpers, left = (int(word) for word in re.findall(r"\d+", done.stdout))
     assert left == 0 and (helpers >= 1 or len(os.sched_getaffinity(0)) == 1)
+
+
+TWICE = """\
+#include "model.h"
+#include <assert.h>
+#include <stddef.h>
+#include <stdio.h>
+
+extern void *__libc_malloc(size_t);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+static int allocations;
+void *malloc(size_t n) { __atomic_add_fetch(&allocations, 1, __ATOMIC_SEQ_CST); return __libc_malloc(n); }
+void *calloc(size_t n, size_t m) { __atomic_add_fetch(&allocations, 1, __ATOMIC_SEQ_CST); return __libc_calloc(n, m); }
+void *realloc(void *p, size_t n) {
+    __atomic_add_fetch(&allocations, 1, __ATOMIC_SEQ_CST);
+    return __libc_realloc(p, n);
+}
+
+enum { N = 200000 };
+static double x[N], y[N];
+
+int main(void) {
+    int64_t k;
+    double value;
+    for (int i = 0; i < N; i++) x[i] = i * 1e-6;
+    for (int round = 0; round < 3; round++) {
+        int before = allocations;
+        assert(steps_vjp(x, 9, N, x, y) == 0 && steps(x, 9, N, y, &k) == 0);
+        assert(grow_vjp(x, 7, N, 1.0, y) == 0 && grow(x, 7, N, &value) == 0);
+        printf("%d ", round ? allocations - before : allocations > before);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_second_call_allocates_nothing(built, c_program, threads):
+    folder = built("model", PROGRAM, "--threads", threads)
+    done = c_program(TWICE, *linked(folder, "model"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 0 0 "
