@@ -101,7 +101,7 @@ def group(planner: Planner, step: Step) -> None:
     frame = planner.frames[-1]
     outputs = [r for op in step.ops for r in op.results if frame.last.get(r, -1) > frame.step]
     _no_records(planner, outputs)
-    sizes = _output_sizes(planner, step, outputs)
+    sizes = {v: planner.dims(v) for v in outputs if isinstance(v.type, Array)}
     wrapped = wrap(planner, "serial", step.ops, outputs)
     homes, writes = _in_place(wrapped.func)
     spec = Spec(_stem("serial", step.ops[0]), wrapped.func, tuple(wrapped.passing), False, homes, frozenset(writes))
@@ -127,18 +127,6 @@ def group(planner: Planner, step: Step) -> None:
         planner.emit(p.Drop(var))
     for value, where in bound:
         planner.bind(value, where)
-
-
-def _output_sizes(planner: Planner, step: Step, outputs: list[Value]) -> dict[Value, tuple[p.Operand, ...]]:
-    """Sizes of array results, in the order of the operations: later ones may follow from earlier ones."""
-    found: dict[Value, tuple[p.Operand, ...]] = {}
-    wanted = set(outputs)
-    for op in step.ops:
-        for result in op.results:
-            if isinstance(result.type, Array):
-                found[result] = planner.dims(result)
-                planner.env[result] = Flat("", found[result])
-    return {v: dims for v, dims in found.items() if v in wanted}
 
 
 def _in_place(func: Func) -> tuple[dict[int, int], set[int]]:

@@ -4,6 +4,7 @@
 - A structured operation around such a `par` is controlled by the host: it runs its loops and branches. So is one
   that does nothing but arithmetic of integers the host has (sizes), and one whose results have sizes that only running
   it can tell. Any other operation runs in one thread of the device, together with its neighbours.
+- Where no `par` at all is worth a kernel, one thread does everything that is not arithmetic of sizes.
 - A scalar lives on the host if it is a constant, a size, a parameter, or made of such by operations the host has.
 """
 
@@ -23,17 +24,39 @@ _STRUCTURED = ("for", "while", "if", "withacc")
 
 
 class Residence:
-    """`device`: scalars in device memory. `control`: structured operations that the host runs."""
+    """`device`: scalars in device memory. `control`: structured operations that the host runs.
+
+    `serial`: one thread does what the host does not.
+    """
 
     def __init__(self, func: Func):
         self.device: set[Value] = set()
         self.control: set[Op] = set()
         self.sizes = Sizes(ArgOwners.of(func.body))
         self._worth: dict[Op, bool] = {}
+        self.serial = not any(self.worth(op) for op in func.body.ops)
+        self._solve(func)
+        if self.serial and not self._results_known(func):
+            self.serial = False
+            self._solve(func)
+
+    def _solve(self, func: Func) -> None:
+        self.device.clear()
+        self.control.clear()
         self._changed = True
         while self._changed:
             self._changed = False
             self._region(func.body)
+
+    def _results_known(self, func: Func) -> bool:
+        """Whether the host can tell the sizes of the results when one thread does the rest."""
+        known = set(func.params)
+        for op in func.body.ops:
+            if self.is_host(op) and all(v in known for v in op.operands):
+                known.update(op.results)
+        sizes = [self.size(v, k) for v in func.body.yielded for k, d in enumerate(dims_of(v.type)) if d is None]
+        roots = [s if isinstance(s, Value) else s[0] for s in sizes if not isinstance(s, int)]
+        return all(root in known for root in roots)
 
     def is_host(self, op: Op) -> bool:
         """Whether the host does this operation without a kernel."""
@@ -114,7 +137,7 @@ class Residence:
     # Who runs a structured operation ----------------------------------------------------------------------
 
     def _is_control(self, op: Op) -> bool:
-        if self.worth(op) or not self.sizes_known(op):
+        if not self.serial and (self.worth(op) or not self.sizes_known(op)):
             return True
         return self._of_integers(op)
 

@@ -38,16 +38,16 @@ def partition(region: Region, residence: Residence) -> list[Step]:
     checks = False
     for op in region.ops[:-1]:
         uses = uses_of(op)
-        if in_thread(op, residence):
+        if in_thread(op, residence) or (residence.serial and any(v in made for v in uses)):
             sizes = _sizes_needed(op)
-            if any(v in made for v in sizes):
+            if not residence.serial and any(v in made for v in sizes):
                 _close(steps, group, made)
                 checks = False
             group.append(op)
             made.update(op.results)
             checks = checks or any(o.name == "check" for o in _deep(op))
             continue
-        ordered = checks and not (residence.is_host(op) and op.name != "check")
+        ordered = checks and not residence.serial and not (residence.is_host(op) and op.name != "check")
         if ordered or any(v in made for v in uses):
             _close(steps, group, made)
             checks = False
