@@ -51,6 +51,8 @@ def add_commands(commands: Any) -> None:
 
 def emit(options: argparse.Namespace) -> int:
     """Print one stage of one function."""
+    from aotdiff.runtime.errors import DeviceError
+
     stage = options.stage
     if stage not in STAGES and not (stage.startswith("after:") and len(stage) > 6):
         raise UsageError(f"--stage is one of {', '.join(STAGES)}, not {stage!r}")
@@ -58,8 +60,12 @@ def emit(options: argparse.Namespace) -> int:
         return _emit_ast(options)
     module = open_module(options.file, opt=options.opt, fast_math=options.fast_math)
     f = _derived(function_of(module, options.function), options)
-    with progress(f"compiling {f.name}"):
-        text = _stage_text(f, options)
+    try:
+        with progress(f"compiling {f.name}"):
+            text = _stage_text(f, options)
+    except DeviceError as error:
+        print(f"aotdiff emit: {error}", file=sys.stderr)
+        return 1
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     return 0
 
@@ -102,6 +108,7 @@ def _ptx(f: Function, options: argparse.Namespace) -> str:
     """The launch plan as a comment, and the kernels."""
     from aotdiff.codegen.gpu import nvptx
     from aotdiff.codegen.gpu.libdevice import MissingLibdevice
+    from aotdiff.runtime.errors import DeviceError
     from aotdiff.runtime.gpu.stages import plan_text
 
     compiler, root, places = f.recipe()
@@ -109,8 +116,10 @@ def _ptx(f: Function, options: argparse.Namespace) -> str:
     shown = "\n".join(f"// {line}" for line in str(plan).splitlines())
     try:
         return f"{shown}\n{nvptx.emit_ptx(text, None, options.arch, options.opt) if plan.kernels else ''}"
-    except (MissingLibdevice, ValueError) as error:
-        raise UsageError(str(error)) from None
+    except MissingLibdevice as error:
+        raise DeviceError(str(error)) from None
+    except ValueError as error:
+        raise UsageError(f"--arch: {error}") from None
 
 
 def _after(graph: Graph, name: str, level: int) -> str:

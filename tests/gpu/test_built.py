@@ -121,6 +121,20 @@ def test_what_does_not_run_on_a_gpu(source: Path, tmp_path: Path, capsys: Any) -
     assert "alone.grad:1:4: error: down calls itself" in capsys.readouterr().err
 
 
+def test_without_libdevice_the_error_names_the_wheel(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvptx.libdevice, "find", lambda: None)
+    file = tmp_path / "waves.grad"
+    file.write_text("fn waves(x: f64[n]) -> f64 = sum(sin(a) for a in x)\nexport waves\n")
+    message = "needs NVIDIA's libdevice, which is not installed: `pip install nvidia-nvvm`"
+    for command in (["build", str(file), "--target", "cuda", "-o", str(tmp_path)], ["emit", str(file), "waves"]):
+        options = ["--stage", "ptx"] if command[0] == "emit" else []
+        assert main([*command, *options]) == 1
+        assert message in capsys.readouterr().err
+    assert list(tmp_path.glob("waves*")) == [file]  # nothing is written of a build that failed
+
+
 def test_a_call_without_a_driver(products: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from aotdiff.runtime.gpu import devices
     from aotdiff.runtime.gpu import driver as asked
