@@ -14,7 +14,7 @@ from aotdiff.codegen import context
 from aotdiff.runtime.build import Plan
 
 # In the order of their imports.
-_PARTS = (
+PARTS = (
     "context", "errors", "interface", "convert", "sizes", "interrupt", "native", "binding", "fastcall", "prototype",
     "opening", "function", "collection", "loaded",
 )  # fmt: skip
@@ -72,7 +72,7 @@ __all__ = {listed}
 
 def module_text(made: Plan, stem: str) -> str:
     """Text of `stem.py`."""
-    texts = {name: _text(name) for name in _PARTS}
+    texts = {name: _text(name) for name in PARTS}
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
     package = f"_aotdiff_runtime_{digest}"
     parts = []

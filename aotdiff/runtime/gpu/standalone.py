@@ -15,14 +15,13 @@ import aotdiff
 from aotdiff.codegen.gpu import plan as plans
 from aotdiff.runtime.build import Plan
 from aotdiff.runtime.gpu.build import DeviceBuild, GpuBuild
-from aotdiff.runtime.standalone import exported_names, literal
+from aotdiff.runtime.standalone import PARTS, exported_names, literal
 
 _RUNTIME = Path(aotdiff.__file__).resolve().parent / "runtime"
 # In the order of their imports.
 _PARTS = (
-    "context", "errors", "interface", "convert", "sizes", "interrupt", "native", "binding", "fastcall", "prototype",
-    "function", "collection", "loaded", "gpu.plan", "gpu.device", "gpu.hostops", "gpu.executor", "gpu.driver",
-    "gpu.streams", "gpu.array", "gpu.binding", "gpu.cuda", "gpu.devices", "gpu.native", "gpu.built", "gpu.numba_text",
+    *PARTS, "gpu.plan", "gpu.device", "gpu.hostops", "gpu.executor", "gpu.driver", "gpu.streams", "gpu.array",
+    "gpu.binding", "gpu.cuda", "gpu.devices", "gpu.native", "gpu.built", "gpu.numba_text",
 )  # fmt: skip
 
 _TEMPLATE = '''\
