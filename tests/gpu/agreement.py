@@ -31,10 +31,11 @@ def leaves(found: Any) -> list[Any]:
     return [leaf for part in found for leaf in leaves(part)] if isinstance(found, tuple) else [found]
 
 
-def forms(made: Any, module: Any) -> list[Any]:
+def forms(name: str, made: Any, module: Any) -> list[Any]:
     """The function, its gradient, and now and then its Hessian times a direction."""
     f, wrt = module.f, ("x", "s", "a")
-    return [f, f.value_and_grad(wrt=wrt) if made.result == "f" else f.value_and_jvp(wrt=wrt)]
+    first = f.value_and_grad(wrt=wrt) if made.result == "f" else f.value_and_jvp(wrt=wrt)
+    return [f, first, *([f.hvp(wrt=wrt)] if made.result == "f" and hash_text(name) % 5 == 0 else [])]
 
 
 def compare(name: str) -> str:
@@ -47,7 +48,7 @@ def compare(name: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         device_module = ad.compile_source(text, target="emulated", opt=0 if hash_text(name) % 2 else 3)
-        pairs = list(zip(forms(made, ad.compile_source(text)), forms(made, device_module), strict=True))
+        pairs = list(zip(forms(name, made, ad.compile_source(text)), forms(name, made, device_module), strict=True))
         for point in range(2):
             rng = np.random.default_rng(abs(hash_text(f"{name} {point}")))
             args = arguments(made.element, rng, point == 1 and hash_text(name) % 6 == 0)
@@ -57,7 +58,7 @@ def compare(name: str) -> str:
                 except ad.CompileError as error:
                     assert "recursion" in str(error), error
                     return "recursion"
-                extra = tangents(args, np.random.default_rng(5)) if "jvp" in cpu.name else []
+                extra = tangents(args, np.random.default_rng(5)) if "vp(" in cpu.name else []
                 problem = differ(outcome(cpu, [*args, *extra]), outcome(device, [*args, *extra]), made.element)
                 if problem:
                     return f"{cpu.name} at point {point}: {problem}"

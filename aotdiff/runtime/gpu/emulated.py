@@ -25,6 +25,7 @@ from aotdiff.codegen.loader import load
 from aotdiff.runtime.errors import DeviceError
 
 _GUARD = 64
+_WAITING = 500  # pieces of work in a stream at most
 _MARK = 0xA5
 _SLOTS = {np.float64: np.float64, np.float32: np.float32, np.int64: np.int64, np.int8: np.int8}
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_int64
@@ -263,9 +264,12 @@ class EmulatedDevice:
 
     def _put(self, stream: Any, work: Work) -> None:
         with self._lock:
-            self._queues.setdefault(stream, deque()).append(work)
+            queue = self._queues.setdefault(stream, deque())
+            queue.append(work)
             if not self.lazy:
                 self.synchronize(stream)
+            while len(queue) > _WAITING:  # what waits holds memory
+                self._advance(stream)
 
     def _advance(self, stream: Any) -> None:
         """One step of a stream, or of the one that it waits for."""
