@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -183,8 +184,8 @@ def _outside(package: Path) -> list[Path]:
 
 @cache
 def machine() -> str:
-    """The processor: its model and features, as far as the system tells."""
-    text = platform.machine() + platform.system()
+    """The processor, its model and features as far as the system tells; and Python's version."""
+    text = platform.machine() + platform.system() + (sys.implementation.cache_tag or sys.version)
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             first = file.read(1 << 14).split("\n\n")[0]

@@ -29,7 +29,7 @@ _ENTRIES = (
     "PyObject_Vectorcall", "PyLong_AsDouble", "PyLong_AsLongLong", "PyErr_Occurred", "PyErr_Clear",
     "PyFloat_FromDouble", "PyLong_FromLongLong", "PyTuple_New", "Py_DecRef", "Py_IncRef", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyThreadState_Get", "PyArray_New", "slot", "main", "flag", "fail", "PyObject_CallNoArgs",
-    "PyTuple_Type", "none", "out",
+    "PyTuple_Type", "none", "out", "tuple_items",
 )  # fmt: skip
 OFFSETS = {name: 8 * k for k, name in enumerate(_ENTRIES)}
 
@@ -136,6 +136,7 @@ def _table() -> int:
             "main": interrupt.main_thread_state(),
             "flag": found.flag_address,
             "PyArray_New": numpy_api[_ARRAY_NEW],
+            "tuple_items": tuple.__basicsize__,  # where they begin
         }
         for name in _ENTRIES:
             if name not in values:

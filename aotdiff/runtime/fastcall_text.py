@@ -79,6 +79,14 @@ class _Writer:
     def entry_of(self, name: str) -> str:
         return self.load("ptr", "%table", OFFSETS[name])
 
+    def item_at(self, tuple_: str, k: int) -> str:
+        """Where a tuple has an item: that depends on the version of Python."""
+        first = self.load("i64", "%table", OFFSETS["tuple_items"])
+        return self.at(self.new(f"getelementptr i8, ptr {tuple_}, i64 {first}"), 8 * k)
+
+    def item(self, tuple_: str, k: int) -> str:
+        return self.new(f"load ptr, ptr {self.item_at(tuple_, k)}")
+
     def api(self, name: str, result: str, *arguments: str) -> str:
         call = f"call {result} {self.entry_of(name)}({', '.join(arguments)})"
         if result == "void":
@@ -118,7 +126,7 @@ class _Writer:
         self.put(f"br i1 {plain}, label %{begin}, label %{named}")
         self.start(named)
         self.need(self.new(f"icmp eq i64 {self.load('i64', '%keywords', 16)}, 1"))
-        self.need(self.new(f"icmp eq ptr {self.load('ptr', '%keywords', 24)}, {self.entry_of('out')}"))
+        self.need(self.new(f"icmp eq ptr {self.item('%keywords', 0)}, {self.entry_of('out')}"))
         found: list[str] = []
         self.nested(self.load("ptr", "%arguments", 8 * count), self.f.result, found)
         after = self.block
@@ -138,7 +146,7 @@ class _Writer:
         self.need(self.new(f"icmp eq ptr {self.load('ptr', object_, 8)}, {self.entry_of('PyTuple_Type')}"))
         self.need(self.new(f"icmp eq i64 {self.load('i64', object_, 16)}, {len(kind.items)}"))
         for k, item in enumerate(kind.items):
-            self.nested(self.load("ptr", object_, 24 + 8 * k), item, found)
+            self.nested(self.item(object_, k), item, found)
 
     def array(self, object_: str, leaf: Leaf) -> None:
         """Take an array apart: its data and sizes."""
@@ -335,7 +343,7 @@ class _Writer:
             items = [self.build(item, results) for item in kind.items]
             made = self.api("PyTuple_New", "ptr", f"i64 {len(items)}")
             for k, item in enumerate(items):
-                self.put(f"store ptr {item}, ptr {self.at(made, 24 + 8 * k)}")
+                self.put(f"store ptr {item}, ptr {self.item_at(made, k)}")
             return made
         leaf, place = next(results)
         if leaf.sizes:
