@@ -208,8 +208,8 @@ class Layout:
         tokens = self.chunk.tokens
         if len(tokens) == 1 and tokens[0].type == "EXPORT":
             name = self.tokens[i + 1]
-            text = f"a function is exported by its name: `fn {name}` without `export` here, and `export {name}` on a line"
-            self.problem(tokens[0], text + " of its own", damaging=False)
+            text = f"a function is exported by its name: `fn {name}` without `export` here, and `export {name}` "
+            self.problem(tokens[0], text + "on a line of its own", damaging=False)
             tokens.clear()
         elif tokens[0].type in ITEM_STARTS:
             self.problem(self.tokens[i], "expected a new line before the next `fn`", damaging=False)
