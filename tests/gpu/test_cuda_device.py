@@ -118,8 +118,13 @@ def test_streams(device: cuda.CudaDevice) -> None:
         def __cuda_stream__(self) -> tuple[int, int]:
             return 0, 1234
 
+    class Default:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 0
+
     older, oldest = types.SimpleNamespace(cuda_stream=55), types.SimpleNamespace(ptr=66)
     assert [device.handle(s) for s in (None, 0, 1, 2, 99, Modern(), older, oldest)] == [1, 1, 1, 2, 99, 1234, 55, 66]
+    assert device.handle(Default()) == 1
     own = device.new_stream()
     assert device.stream(own) is own and device.handle(own) == 77
     with pytest.raises(TypeError, match="a stream is None, a handle, or an object with __cuda_stream__, not a str"):

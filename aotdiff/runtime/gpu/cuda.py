@@ -113,7 +113,8 @@ class CudaDevice:
         if type(given) is int:
             return self._from_handle(given)
         if hasattr(given, "__cuda_stream__"):
-            return self._guarded(self._device.create_stream, given)
+            handle = given.__cuda_stream__()[1]
+            return self._from_handle(handle) if handle <= 2 else self._guarded(self._device.create_stream, given)
         for name in ("cuda_stream", "ptr"):
             handle = getattr(given, name, None)
             if type(handle) is int:
