@@ -187,6 +187,22 @@ def test_errors(device: cuda.CudaDevice) -> None:
 # With NVIDIA's wheels ---------------------------------------------------------------------------------------
 
 
+def test_what_is_asked_of_cuda_core_is_there() -> None:
+    """Names can be looked up without a driver."""
+    core = pytest.importorskip("cuda.core", reason="pip install aotdiff[cuda]")
+    from cuda.core.utils import StridedMemoryView
+
+    wanted = {
+        core: "Buffer Device LaunchConfig LEGACY_DEFAULT_STREAM ObjectCode PER_THREAD_DEFAULT_STREAM Stream launch",
+        core.Device: "compute_capability create_stream memory_resource name set_current",
+        core.Stream: "from_handle handle record sync wait", core.Event: "is_done",
+        core.Buffer: "close copy_from fill from_handle handle", core.ObjectCode: "from_ptx get_kernel",
+        StridedMemoryView: "from_any_interface from_buffer __dlpack__",
+    }  # fmt: skip
+    for owner, names in wanted.items():
+        assert [name for name in names.split() if not hasattr(owner, name)] == [], owner
+
+
 def test_arguments_are_packed_as_they_are_meant() -> None:
     """`cuda.core` packs arguments without a driver; the bytes are those that kernels of a plan expect."""
     pytest.importorskip("cuda.core", reason="pip install aotdiff[cuda]")
