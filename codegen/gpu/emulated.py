@@ -152,14 +152,14 @@ def _without_barriers(call: str, threads: int) -> str:
     return f"  %shared = getelementptr i8, ptr null, i64 0\n  br label %each.head\n{outer}\ndone:\n  ret i64 0"
 
 
-def _with_barriers(call: str, threads: int, shared: int) -> str:
-    start = f"""  %tat = getelementptr i64, ptr %orders, i64 %run.i
+# Bodies of the loops over the threads of a block: start each, count those that ended, go on with each, give them back.
+_START = """  %tat = getelementptr i64, ptr %orders, i64 %run.i
   %t = load i64, ptr %tat
-  %h = call ptr {call}
+  %h = call ptr CALL
   %hat = getelementptr ptr, ptr %handles, i64 %t
   store ptr %h, ptr %hat
   br label %run.next"""
-    look = """  %lat = getelementptr ptr, ptr %handles, i64 %look.i
+_LOOK = """  %lat = getelementptr ptr, ptr %handles, i64 %look.i
   %l = load ptr, ptr %lat
   %over = call i1 @llvm.coro.done(ptr %l)
   %one = zext i1 %over to i64
@@ -167,17 +167,21 @@ def _with_barriers(call: str, threads: int, shared: int) -> str:
   %new = add i64 %old, %one
   store i64 %new, ptr %ended
   br label %look.next"""
-    again = """  %from = add i64 %base, %go.i
+_AGAIN = """  %from = add i64 %base, %go.i
   %gat = getelementptr i64, ptr %orders, i64 %from
   %g = load i64, ptr %gat
   %ghat = getelementptr ptr, ptr %handles, i64 %g
   %gh = load ptr, ptr %ghat
   call void @llvm.coro.resume(ptr %gh)
   br label %go.next"""
-    last = """  %eat = getelementptr ptr, ptr %handles, i64 %end.i
+_LAST = """  %eat = getelementptr ptr, ptr %handles, i64 %end.i
   %e = load ptr, ptr %eat
   call void @llvm.coro.destroy(ptr %e)
   br label %end.next"""
+
+
+def _with_barriers(call: str, threads: int, shared: int) -> str:
+    start = _START.replace("CALL", call)
     body = f"""{_BLOCK}
   call void @llvm.memset.p0.i64(ptr align 64 %shared, i8 -1, i64 {shared}, i1 false)
   br label %run.head
@@ -186,7 +190,7 @@ turn:
   %round = phi i64 [ 1, %run.head ], [ %round2, %go.head ]
   store i64 0, ptr %ended
   br label %look.head
-{_loop("look", str(threads), look, "turn", "looked")}
+{_loop("look", str(threads), _LOOK, "turn", "looked")}
 looked:
   %total = load i64, ptr %ended
   %all = icmp eq i64 %total, {threads}
@@ -202,10 +206,10 @@ resume:
   %base = mul i64 %which, {threads}
   %round2 = add i64 %round, 1
   br label %go.head
-{_loop("go", str(threads), again, "resume", "turn")}
+{_loop("go", str(threads), _AGAIN, "resume", "turn")}
 finish:
   br label %end.head
-{_loop("end", str(threads), last, "finish", "each.next")}"""
+{_loop("end", str(threads), _LAST, "finish", "each.next")}"""
     return f"""  %shared = alloca [{max(shared, 1)} x i8], align 64
   %handles = alloca [{threads} x ptr], align 8
   %ended = alloca i64

@@ -2,8 +2,9 @@
 
 A kernel is a graph function (`Spec`). Either one thread runs all of it, or its only operation is a `par` whose
 iterations the threads of the grid share: thread t of T takes the iterations t, t + T, and so on. Map results are
-stored at the iteration index. Reductions end in one value per block: each thread has its own, a tree in shared memory
-joins them; a kernel of `Fold` joins those of the blocks, in an order that depends on nothing but their number.
+stored at the iteration index. Threads add to accumulators atomically, to a copy in shared memory where that is small.
+Reductions end in one value per block: each thread has its own, a tree in shared memory joins them; a kernel of `Fold`
+joins those of the blocks, in an order that depends on nothing but their number.
 
 Parameters, in order: those of the function, its results, the error word, scratch memory (see `plan.Kernel`). Arrays and
 accumulators are a pointer and the sizes their type does not know; scalars come by value or, as "cell", from memory.
@@ -23,13 +24,15 @@ from aotdiff.codegen.gpu.target import GpuTarget
 from aotdiff.codegen.loader import Options
 from aotdiff.codegen.module import ModuleText
 from aotdiff.codegen.par import Level, Map, Nest, Reduction, hint_slots, inner_sizes
-from aotdiff.codegen.values import Buffer, Handle, Ref, llvm_type, memory_type
+from aotdiff.codegen.values import Buffer, Handle, Ref, element_size, llvm_type, memory_type
 
 from aotdiff.ir.graph import Func, Loc, Module, Region, Value
 from aotdiff.ir.types import Acc, Array, Scalar, dims_of
 
 BLOCK = 256  # threads per block of a grid
 PRIVATE_BLOCK = 32  # where each thread has memory of its own
+COPY_ROOM = 1024  # elements of an accumulator that a block has a copy of
+MOST_COPIES = 4
 _STACK = 8192  # bytes of small arrays a thread keeps on its stack
 
 
@@ -132,6 +135,7 @@ class KernelEmitter(FunctionEmitter):
         self.barriers = False
         self.scratch = False
         self.failed = False
+        self.copies: list[tuple[str, Handle, str]] = []  # where a block has it, what it is a copy of, its size or 0
         self.kernel: Kernel
 
     def emit(self) -> str:
@@ -271,13 +275,47 @@ class KernelEmitter(FunctionEmitter):
             if found.ptr != to:
                 self.copy_array(to, found)
 
+    # Accumulators of a block ----------------------------------------------------------------------------------
+
+    def _block_copies(self, spec: Spec) -> None:
+        """Accumulators with few elements get a copy that the block shares, which starts as zeros."""
+        for param in spec.func.params:
+            handle = self.env[param]
+            if not isinstance(handle, Handle) or not handle.shared or len(self.copies) == MOST_COPIES:
+                continue
+            size, thread = self.count(handle.dims), self.target.thread(self)
+            room = self.in_block(memory_type(handle.element), COPY_ROOM, element_size(handle.element))
+            fits = self.op(f"icmp ule i64 {size}, {COPY_ROOM}")
+            limit = self.op(f"select i1 {fits}, i64 {size}, i64 0")
+            level = Level(self, limit, [], self.spec.block, thread)
+            zero = self.zero(handle.element.kind)
+            self.store_element(handle.element, zero, self.slot(room, handle.element, level.index))
+            level.close(self, [])
+            ptr = self.op(f"select i1 {fits}, ptr {room}, ptr {handle.ptr}")
+            self.bind(param, Handle(ptr, handle.dims, handle.element, shared=True))
+            self.copies.append((room, handle, limit))
+        if self.copies:
+            self.barrier()
+
+    def _add_copies(self) -> None:
+        """What the block has added up goes where it belongs."""
+        if self.copies:
+            self.barrier()
+        for room, handle, limit in self.copies:
+            level = Level(self, limit, [], self.spec.block, self.target.thread(self))
+            value = self.load_element(handle.element, self.slot(room, handle.element, level.index))
+            at = self.slot(handle.ptr, handle.element, level.index)
+            self.target.atomic_add(self, llvm_type(handle.element), at, value)
+            level.close(self, [])
+
     # A grid -----------------------------------------------------------------------------------------------------
 
     def _grid(self, spec: Spec) -> None:
         *before, op, _ = spec.func.body.ops
         scope = self.enter(spec.func.body)
-        self._stop_if_failed()
         self._parameters(spec)
+        self._block_copies(spec)
+        self._stop_if_failed()
         for k, each in enumerate(before):
             scope.index = k
             self.simple(each)
@@ -345,6 +383,7 @@ class KernelEmitter(FunctionEmitter):
         for (type_, start), value in zip(starts, state, strict=True):
             incoming = f"[ {value}, %{before} ]" + (f", [ {start}, %stop ]" if self.failed else "")
             merged.append(self.op(f"phi {type_} {incoming}"))
+        self._add_copies()
         if reductions:
             elements = [e for r in reductions for e in _elements(r)]
             joined = self._tree(reductions, elements, merged)

@@ -158,7 +158,7 @@ def grid(planner: Planner, op: Op) -> None:
     kernel = planner.module.add(spec)
     copies = Copies(planner, wrapped, planner.count(lead)) if private else None
     args = _grid_arguments(planner, wrapped, copies.taken if copies else {})
-    most = SCRATCH_BLOCKS if kernel.scratch else MAP_BLOCKS if stem == "map" else SUM_BLOCKS
+    most = SCRATCH_BLOCKS if kernel.scratch else SUM_BLOCKS if kernel.barriers else MAP_BLOCKS
     blocks = copies.blocks if copies else planner.compute("blocks", (planner.count(lead), BLOCK, most), "i64")
     partials: list[tuple[str, str, str]] = []  # kind, element, variable
     for kind, value, result in zip(kinds, op.regions[0].yielded, op.results, strict=True):

@@ -151,6 +151,31 @@ def test_deterministic_sums() -> None:
     assert any((plain(X[:10], k, w) != plain(X[:10], k, w)).any() for _ in range(8))
 
 
+@pytest.mark.parametrize("n", [1, 7, 1024, 1025, 3000])
+def test_scatters(n: int) -> None:
+    """Few targets are added up block by block, many where they are; both at once, of several types."""
+    text = """
+fn scatter(x: f64[m], k: i64[m], n: i64) -> (f64[n], i64[n]) {
+    var h = zeros(n)
+    var c = [0 for i in 0..n]
+    for i in 0..m {
+        h[k[i]] += sin(x[i])
+        c[k[i]] += 1
+    }
+    (h, c)
+}
+fn gather(x: f64[n], y: f64[3], k: i64[m], w: f64[m]) -> f64 = sum(w[i] * x[k[i]]**2 * y[k[i] % 3] for i in 0..m)
+"""
+    cpu, device = both(text)
+    k, w = RNG.integers(0, n, 20_000), RNG.normal(size=20_000)
+    args = [RNG.normal(size=n), RNG.normal(size=3), k, w]
+    wrt = ("x", "y", "w")
+    for got, want in zip(device.gather.grad(wrt=wrt)(*args), cpu.gather.grad(wrt=wrt)(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10)
+    for got, want in zip(device.scatter(w, k, n), cpu.scatter(w, k, n), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10)
+
+
 def test_recursion_is_refused_where_it_stands() -> None:
     text = "fn down(n: i64) -> i64 = if n <= 0 { 0 } else { down(n - 1) }\nfn f(x: f64[n]) -> f64 = sum(x) * down(3)\n"
     _, device = both(text)
