@@ -17,8 +17,8 @@ from aotdiff.runtime import gradients
 from aotdiff.runtime.function import Chain
 from aotdiff.runtime.interface import Interface, Leaf, Refused, default_wrt, derive, float_results, leaves
 
-_FORMS = ("vjp", "value_and_vjp", "jvp", "value_and_jvp", "jacobian", "hvp", "hessian")
-_NEEDS = {"grad": "_vjp", "vjp": "_vjp", "jvp": "_jvp", "jacobian": "_vjp", "hvp": "_hvp", "hessian": "_hvp"}
+_FORMS = ("vjp", "value_and_vjp", "jvp", "hvp", "hessian")
+_NEEDS = {"grad": "_vjp", "vjp": "_vjp", "jvp": "_jvp", "hvp": "_hvp", "hessian": "_hvp"}
 
 
 def base_of(form: str) -> str:
@@ -36,8 +36,6 @@ def chains(f: Interface, built: Mapping[str, str]) -> Iterator[tuple[str, Chain]
         return
     (name,) = default_wrt(f)
     for form in _FORMS:
-        if form == "jacobian" and not (isinstance(f.result, Leaf) and not f.result.sizes):
-            continue  # of a number it is the gradient
         chain = ((form, (name,), False),)
         if _NEEDS[base_of(form)] in built and _is_plain(f, chain):
             yield f"{form}.{name}", chain
@@ -115,11 +113,11 @@ class _Adapter:
     def _call(self, end: str, directions: list[list[str]], places: list[list[str]]) -> str:
         own = [value.given() for value in self.own]
         passed = [x for part in (*own, *directions, *places) for x in part]
-        return f"call i32 {symbol(self.built[end])}({', '.join([*passed, 'ptr %ctx'])})"
+        return f"call i32 {symbol(self.built[end])}({', '.join([*passed, 'ptr %ctx'])}) noinline"  # one copy is enough
 
     def _directions(self, base: str) -> list[list[str]]:
         """What the entry takes besides: cotangents, or a tangent for each float parameter."""
-        if base in ("grad", "jacobian"):
+        if base == "grad":
             assert isinstance(self.number, Leaf)
             return [[f"{MEMORY_TYPES[self.number.element]} 1.0"]]
         if base == "vjp":

@@ -104,6 +104,8 @@ class Library(Collection):
                 return self._binder(instance), self._built(root, end, instance, real)
         if len(chain) == 1:
             ((form, names, tupled),) = chain
+            if form == "jacobian" and isinstance(f.result, Leaf) and not f.result.sizes:
+                form = "grad"  # of a number
             built = self._gradients[root].get(real, {}).get(form if tupled else f"{form}.{names[0]}")
             if built is not None and (not tupled or names == all_floats(f)):
                 return self._binder(instance), self._at(built, instance)

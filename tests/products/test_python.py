@@ -139,7 +139,7 @@ def second(built):
     return ad.load(folder / "model.so"), ad.compile(folder / "model.grad")
 
 
-@pytest.mark.parametrize("form", ["vjp", "value_and_vjp", "jvp", "value_and_jvp", "jacobian", "hvp", "hessian"])
+@pytest.mark.parametrize("form", ["vjp", "value_and_vjp", "jvp", "jacobian", "hvp", "hessian"])
 def test_loaded_forms_are_those_of_the_compiler(second, form):
     """By the first parameter, in native code: beside arrays and numbers, of both precisions, of no elements."""
     rng = np.random.default_rng(1)
