@@ -541,5 +541,5 @@ class Row:
     def close(self, fe: Text) -> None:
         following = fe.op(f"add nuw nsw i64 {self.index}, 1")
         fe.fill(self.hole, f"{self.index} = phi i64 [ 0, %{self.before} ], [ {following}, %{fe.block_name} ]")
-        fe.jump(self.head)
+        fe.back(self.head)
         fe.start(self.exit)

@@ -353,7 +353,7 @@ class _Loop:
             for (type_, name, start), new in zip(carry.phis, carry.following, strict=True):
                 lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
         fe.fill(self.hole, *lines)
-        fe.jump(self.head)
+        fe.back(self.head)
         fe.start(self.exit)
 
     def finish(self, count: str) -> None:

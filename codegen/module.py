@@ -177,6 +177,8 @@ class ModuleText:
             *groups,
             '!0 = !{!"branch_weights", i32 2000, i32 1}',
             '!1 = !{!"branch_weights", i32 1, i32 2000}',
+            "!2 = distinct !{!2, !3}",
+            '!3 = !{!"llvm.loop.unroll.disable"}',
         ]
         return "\n".join(parts) + "\n"
 

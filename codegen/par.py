@@ -214,7 +214,7 @@ class Level:
         for name, (type_, start), new in zip(self.accumulators, self.starts, following, strict=True):
             lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
         fe.fill(self.hole, *lines)
-        fe.jump(self.head)
+        fe.back(self.head)
         fe.start(self.exit)
 
 

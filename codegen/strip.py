@@ -466,6 +466,7 @@ class _Body:
         fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
         at = base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), base)
         scope = fe.enter(nest.region)
+        fe.rolled = bool(masks)  # what is left over is little: code for it should be, too
         turned = [turn(fe, array, base) for array in self.plan.rows]
         fe.run(scope)
         following = self._join(state, at)
@@ -477,6 +478,7 @@ class _Body:
             fe.do(line)
         fe.leave()
         fe.strip = None
+        fe.rolled = False
         return following
 
     def _join(self, state: list[str], linear: str) -> list[str]:

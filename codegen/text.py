@@ -56,6 +56,7 @@ class Text:
         self.cold: list[str] = []
         self.prologue: list[str] = []
         self.block_name = "entry"
+        self.rolled = False
         self._count = 0
 
     # Names and lines ------------------------------------------------------------------------------------
@@ -94,6 +95,10 @@ class Text:
 
     def jump(self, label: str) -> None:
         self.lines.append(f"  br label %{label}")
+
+    def back(self, label: str) -> None:
+        """Back to the head of a loop: one that is not worth unrolling where `rolled` says so."""
+        self.lines.append(f"  br label %{label}" + (", !llvm.loop !2" if self.rolled else ""))
 
     def branch(self, cond: str, yes: str, no: str) -> None:
         self.lines.append(f"  br i1 {cond}, label %{yes}, label %{no}")
