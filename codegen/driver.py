@@ -97,7 +97,8 @@ def optimise(text: str, options: Options) -> llvm.ModuleRef:
     parsed.data_layout = str(machine.target_data)
     tuning = llvm.create_pipeline_tuning_options(speed_level=options.opt)
     tuning.loop_vectorization = options.opt > 1
-    tuning.slp_vectorization = options.opt > 1
+    # Where there are strips the scalar code left over is not worth the time, which can be most of all.
+    tuning.slp_vectorization = options.opt > 1 and " x double>" not in text and " x float>" not in text
     tuning.loop_interleaving = options.opt > 1
     tuning.loop_unrolling = options.opt > 1
     builder = llvm.create_pass_builder(machine, tuning)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from aotdiff.codegen import ranges
 from aotdiff.codegen.checks import printable
 from aotdiff.codegen.function import Row
+from aotdiff.codegen.horizontal import horizontal, horizontal_index
 from aotdiff.codegen.lanes import MANY, Plan, plan_of
 from aotdiff.codegen.par import Level, Map, Reduction
 from aotdiff.codegen.values import Buffer, Handle, Ref, element_size, llvm_type, memory_type
@@ -249,7 +250,6 @@ class Strip:
         fe.cold += ["  " + t for t in fe.report(op.attrs["kind"], op.loc or fe.func.loc, op.attrs["message"], values)]
 
 
-
 def _bits(element: Scalar) -> str:
     return "i8" if element.kind == "bool" else element.kind
 
@@ -281,74 +281,6 @@ def turn(fe: FunctionEmitter, array: Value, base: str) -> Buffer:
     loop.close(fe)
     strip.rows[array] = row
     return row.buffer
-
-
-def horizontal(fe: FunctionEmitter, kind: str, type_: Scalar, vector: str, lanes: int, start: str) -> str:
-    """A reduction over lanes, joined with `start`."""
-    t, v = llvm_type(type_), f"<{lanes} x {llvm_type(type_)}>"
-    suffix = f"v{lanes}{'i1' if t == 'i1' else type_.kind}"
-    if type_.is_float and kind in ("sum", "prod"):
-        name = f"@llvm.vector.reduce.{'fadd' if kind == 'sum' else 'fmul'}.{suffix}"
-        fe.module.declare(f"declare {t} {name}({t}, {v})")
-        return fe.op(f"call {fe.module.reduction_flags}{t} {name}({t} {start}, {v} {vector})")
-    if type_.is_float:
-        short = "fmaximum" if kind == "max" else "fminimum"
-    else:
-        short = {"sum": "add", "prod": "mul", "max": "smax", "min": "smin", "any": "or", "all": "and"}[kind]
-    name = f"@llvm.vector.reduce.{short}.{suffix}"
-    fe.module.declare(f"declare {t} {name}({v})")
-    reduced = fe.op(f"call {t} {name}({v} {vector})")
-    return Reduction(kind, type_).join(fe, [start], reduced, "0")[0]
-
-
-def _horizontal_index(
-    fe: FunctionEmitter, r: Reduction, vectors: Sequence[str], lanes: int, start: Sequence[str]
-) -> list[str]:
-    """An arg-reduction over lanes: the better value wins, NaN before all, among equals the lower index."""
-    values, indices = vectors
-    t, mask, wide = llvm_type(r.type), f"<{lanes} x i1>", f"<{lanes} x i64>"
-    vector, up = f"<{lanes} x {t}>", r.kind == "argmax"
-    some = fe.op(f"icmp sge {wide} {indices}, zeroinitializer")
-    worst = fe.splat(fe.literal(_worst(r.type, up), r.type), r.type.kind, lanes)
-    if r.type.is_float:
-        nan = fe.op(f"and {mask} {some}, {fe.op(f'fcmp uno {vector} {values}, {values}')}")
-        any_nan = _across(fe, "or", "i1", lanes, nan)
-        number = fe.op(f"and {mask} {some}, {fe.op(f'xor {mask} {nan}, splat (i1 true)')}")
-        kept = fe.op(f"select {mask} {number}, {vector} {values}, {vector} {worst}")
-        best = _across(fe, "fmax" if up else "fmin", r.type.kind, lanes, kept)
-        equal = fe.op(f"fcmp oeq {vector} {values}, {fe.splat(best, r.type.kind, lanes)}")
-        hit = fe.op(f"select i1 {any_nan}, {mask} {nan}, {mask} {fe.op(f'and {mask} {number}, {equal}')}")
-        best = fe.op(f"select i1 {any_nan}, {t} {fe.literal(float('nan'), r.type)}, {t} {best}")
-    else:
-        kept = fe.op(f"select {mask} {some}, {vector} {values}, {vector} {worst}")
-        best = _across(fe, "smax" if up else "smin", "i64", lanes, kept)
-        equal = fe.op(f"icmp eq {vector} {values}, {fe.splat(best, 'i64', lanes)}")
-        hit = fe.op(f"and {mask} {some}, {equal}")
-    last = fe.splat(str(2**63 - 1), "i64", lanes)
-    at = _across(fe, "smin", "i64", lanes, fe.op(f"select {mask} {hit}, {wide} {indices}, {wide} {last}"))
-    single = Reduction(r.kind, r.type)
-    strictly, worse = single.beats(fe, best, start[0]), single.beats(fe, start[0], best)
-    tie = fe.op(f"and i1 {fe.op(f'icmp slt i64 {at}, {start[1]}')}, {fe.op(f'xor i1 {worse}, true')}")
-    better = fe.op(f"or i1 {fe.op(f'or i1 {strictly}, {tie}')}, {fe.op(f'icmp slt i64 {start[1]}, 0')}")
-    take = fe.op(f"and i1 {better}, {_across(fe, 'or', 'i1', lanes, some)}")
-    return [
-        fe.op(f"select i1 {take}, {t} {best}, {t} {start[0]}"),
-        fe.op(f"select i1 {take}, i64 {at}, i64 {start[1]}"),
-    ]
-
-
-def _worst(type_: Scalar, up: bool) -> float | int:
-    if type_.is_float:
-        return float("-inf") if up else float("inf")
-    return -(2**63) if up else 2**63 - 1
-
-
-def _across(fe: FunctionEmitter, short: str, kind: str, lanes: int, vector: str) -> str:
-    """One of LLVM's reductions of a vector to a scalar."""
-    t = kind if kind == "i1" else llvm_type(Scalar(kind))
-    name = f"@llvm.vector.reduce.{short}.v{lanes}{kind}"
-    fe.module.declare(f"declare {t} {name}(<{lanes} x {t}>)")
-    return fe.op(f"call {t} {name}(<{lanes} x {t}> {vector})")
 
 
 def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
@@ -450,7 +382,7 @@ class _Body:
         for r in self.wide:
             here = slice(len(joined), len(joined) + r.width)
             if r.width == 2:
-                joined += _horizontal_index(self.fe, r, vectors[here], self.lanes, state[here])
+                joined += horizontal_index(self.fe, r, vectors[here], self.lanes, state[here])
             else:
                 joined.append(horizontal(self.fe, r.kind, r.type, vectors[here][0], self.lanes, state[here][0]))
         return joined
