@@ -36,6 +36,15 @@ def test_samples_are_formatted(cli, sample):
     assert cli("fmt", "--check", sample).err == ""
 
 
+def test_fmt_writes_through_links_and_keeps_modes(cli, tmp_path):
+    (tmp_path / "real.grad").write_text("fn f( x:f64 )->f64=x\n")
+    (tmp_path / "real.grad").chmod(0o640)
+    (tmp_path / "link.grad").symlink_to("real.grad")
+    assert cli("fmt", "link.grad").status == 0
+    assert (tmp_path / "link.grad").is_symlink() and (tmp_path / "real.grad").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "real.grad").read_text() == "fn f(x: f64) -> f64 = x\n"
+
+
 # graph -------------------------------------------------------------------------------------------------------------
 
 
