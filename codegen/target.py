@@ -43,7 +43,7 @@ _ARM = (VectorClass("n", 128, "neon"),)
 @functools.cache
 def _has_vector(symbol: str) -> bool:
     find = libmvec()
-    return find is not None and bool(find(symbol))  # type: ignore[operator]
+    return find is not None and bool(find(symbol))  # type: ignore[operator]  # a function
 
 
 def _call(fe: ScalarText, head: str, type_: str, args: Sequence[str]) -> str:

@@ -112,7 +112,7 @@ def _retype(op: Op, index: int, kind: str, type_: object) -> Value:
     kinds = list(op.attrs["kinds"])
     kinds[index] = kind
     op.attrs = {**op.attrs, "kinds": tuple(kinds)}
-    new = Value(type_, "", op, index)  # type: ignore[arg-type]
+    new = Value(type_, "", op, index)  # type: ignore[arg-type]  # any type: object
     op.results[index] = new
     return new
 

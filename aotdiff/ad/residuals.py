@@ -370,6 +370,7 @@ class _Rewriter:
         """Position of the last of what the value takes: its definition, and its sizes if a loop keeps it flat."""
         flat = self.pairing.op.name not in ("if", "call") and len(dims_of(value.type)) > 1
         sizes = self.legaliser.sizes.of(value) if flat else []
+        # What the checker does not know: an owner can be looked up.
         return max(self.order.get(v.owner, -1) for v in [value, *sizes])  # type: ignore[call-overload]
 
     def _again(self, op: Op, template: Op) -> None:

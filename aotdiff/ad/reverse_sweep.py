@@ -197,6 +197,7 @@ class Sweep:
         if before is None:
             before = self.zeros(array)
         elif _zeroed(before, indices):
+            # What the checker does not know: it is an update, as `_zeroed` has seen.
             self.set(array, self.b.update(before.op.operands[0], c, *indices))  # type: ignore[union-attr]
             return
         self.set(array, self.b.update(before, self.b.add(self.b.read(before, *indices), c), *indices))

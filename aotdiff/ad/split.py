@@ -156,6 +156,7 @@ def _export(op: Op, number: int, value: Value, sizes: list[Value]) -> tuple[Valu
         other = op.regions[1 - number]
         tail = Region()
         b = Builder(tail, op.loc)
+        # What the checker does not know: only an array has sizes.
         nothing = b.undef(type_) if not sizes else b.fill(b.undef(type_.element), sizes)  # type: ignore[union-attr]
         other.ops[-1:-1] = tail.ops
         other.terminator.operands = [*other.terminator.operands, nothing]

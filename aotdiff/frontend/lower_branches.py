@@ -185,6 +185,7 @@ def _returning(node: ast.Expr) -> ast.Expr:
     if isinstance(node, ast.If):
         assert node.otherwise is not None
         then, otherwise = _returning(node.then), _returning(node.otherwise)
+        # What the checker does not know: sides may be values where statements usually are.
         return ast.If(node.span, node.condition, then, otherwise)  # type: ignore[arg-type]
     assert isinstance(node, ast.Block)
     if node.value is None:
@@ -241,7 +242,7 @@ def _if_with_rest(cx: Context, node: ast.If, rest: Write) -> Item:
     ways = exits(cx, going_on) if going_on is not None else _NONE
 
     def leave() -> Item:
-        cx.expr(node.then if then_leaves else otherwise)  # type: ignore[arg-type]
+        cx.expr(node.then if then_leaves else otherwise)  # type: ignore[arg-type]  # an expression: it leaves nothing
         return NEVER
 
     def go_on() -> Item:

@@ -76,6 +76,7 @@ class _Segment:
 
     def write(self, b: Builder, carried: list[Value]) -> None:
         for v in self.constants:
+            # What the checker does not know: constants have an operation.
             self.env[v] = b.const(v.op.attrs["value"], v.type)  # type: ignore[union-attr]
         for v in self.captured:
             self.env[v] = self.sized(b, v, self.env[v])
@@ -96,7 +97,7 @@ class _Segment:
         known = [b.i64(n) if (n := static_size(s)) is not None else self.env.get(s) for s in shape]
         if None in known or all(d is not None for d in dims_of(outside.type)):
             return inside
-        return b.shaped(inside, known)  # type: ignore[arg-type]
+        return b.shaped(inside, known)  # type: ignore[arg-type]  # none is None here
 
     def shifted(self, region: Region, loc) -> Region:
         """A copy of a region of the loop in which steps count from the start of the segment."""

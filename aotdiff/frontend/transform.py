@@ -41,6 +41,7 @@ def kinds(words: str) -> frozenset[str]:
 
 
 def token_span(path: str, token: Token) -> Span:
+    # What the checker does not know: tokens of a text have places.
     return Span(path, token.line, token.column, token.end_line, token.end_column)  # type: ignore[arg-type]
 
 
@@ -87,8 +88,10 @@ class TreeBuilder:
             start = self.outer(first)
             line, column = start.line, start.column
         if isinstance(last, Token):
+            # What the checker does not know: tokens of a text have places.
             return Span(self.path, line, column, last.end_line, last.end_column)  # type: ignore[arg-type]
         end = self.outer(last)
+        # What the checker does not know: tokens of a text have places.
         return Span(self.path, line, column, end.end_line, end.end_column)  # type: ignore[arg-type]
 
     def text(self, node: ast.Node) -> str:

@@ -142,6 +142,7 @@ class Apart:
         lead = tuple(constant(n) for n in first.operands[: first.attrs["rank"]])
         sizes = self.outer_sizes(value) if isinstance(value.type, Array) else []
         element = value.type.element if isinstance(value.type, Array) else value.type
+        # What the checker does not know: the element is a scalar.
         result = add_map(first, value, Array(element, lead + dims_of(value.type)))  # type: ignore[arg-type]
         first.operands += sizes or []
         self.levels[result] = self.level

@@ -109,7 +109,7 @@ class _Converter:
     def plan(self, op: Op, k: int, level: int) -> list[tuple[Site, str]] | None:
         """How each site of a handle is extracted; None to leave the handle."""
         handle = op.regions[0].args[k]
-        if not handle.type.element.is_float:  # type: ignore[union-attr]
+        if not handle.type.element.is_float:  # type: ignore[union-attr]  # handles hold scalars
             return None
         while True:
             sites = self.sites(op, k)
@@ -120,7 +120,7 @@ class _Converter:
                 return None
             to_split = [site for site, how in plan if how == "split"]
             if not to_split:
-                return plan  # type: ignore[return-value]
+                return plan  # type: ignore[return-value]  # no None in it by now
             self.split(to_split[0], level)
 
     def leave_branches(self, site: Site, level: int) -> None:
@@ -212,7 +212,7 @@ class _Converter:
         par, index = site.nest[0], site.region.args
         site.home.ops.remove(site.accum)
         lead = tuple(constant(n) for n in par.operands[: par.attrs["rank"]])
-        result = add_map(par, value, Array(value.type, lead))  # type: ignore[arg-type]
+        result = add_map(par, value, Array(value.type, lead))  # type: ignore[arg-type]  # what is added is a scalar
         self.level[result] = level
         part = Part(result, site.nothing, [], site.places, [index.index(place.arg) for place in site.places])
         if how == "row":

@@ -211,7 +211,7 @@ def _refine(value: Value, dims: tuple[int | None, ...]) -> None:
     type_ = value.type
     if isinstance(type_, (Array, Acc)) and any(d is not None and e is None for d, e in zip(dims, type_.dims)):
         merged = tuple(e if e is not None else d for d, e in zip(dims, type_.dims))
-        value.type = type(type_)(type_.element, merged)  # type: ignore[arg-type]
+        value.type = type(type_)(type_.element, merged)  # type: ignore[arg-type]  # both kinds take the same
 
 
 def _static(values: Sequence[Value]) -> tuple[int | None, ...]:

@@ -94,7 +94,7 @@ class _Lifter:
         handle, value, *index = accum.operands
         if self.level[handle] > level or any(self.level[i] > level for i in index):
             return False
-        if not value.type.is_float:  # type: ignore[union-attr]
+        if not value.type.is_float:  # type: ignore[union-attr]  # what is added is a scalar
             return False
         return op.name == "withacc" or all(self.in_range(handle, k, i) for k, i in enumerate(index))
 

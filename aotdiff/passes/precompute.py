@@ -139,8 +139,9 @@ class _Precomputer:
         region.ops.append(Op("yield", [env[op.result]], []))
         element = op.result.type
         assert isinstance(element, Scalar)
-        type_ = Array(element, tuple(constant(n) for n in extents))  # type: ignore[arg-type]
+        type_ = Array(element, tuple(constant(n) for n in extents))  # type: ignore[arg-type]  # constant() may say None
         attrs = {"rank": len(indices), "kinds": ("map",)}
+        # What the checker does not know: all extents are there.
         par = Op("par", list(extents), [type_], attrs, [region], op.loc)  # type: ignore[arg-type]
         place.out.append(par)
         self.level[par.result] = level

@@ -57,7 +57,7 @@ def _region(region: Region, around: Op | None, contractions: bool) -> None:
 
 
 def _cast(value: Value, type_: object, op: Op) -> Op:
-    return Op("cast", [value], [type_], {"to": type_}, None, op.loc)  # type: ignore[list-item]
+    return Op("cast", [value], [type_], {"to": type_}, None, op.loc)  # type: ignore[list-item]  # a scalar type
 
 
 # Sums ------------------------------------------------------------------------------------------------------
@@ -182,8 +182,9 @@ def _converted(b: Builder, value: Value, element: object) -> Value:
     """The value, element by element, as another float type."""
     type_ = value.type
     if not isinstance(type_, Array):
-        return b.cast(value, element)  # type: ignore[arg-type]
+        return b.cast(value, element)  # type: ignore[arg-type]  # a scalar type
     sizes = [b.i64(d) if d is not None else b.dim(value, k) for k, d in enumerate(type_.dims)]
+    # What the checker does not know: the element is a scalar type.
     return b.par(sizes, ["map"], lambda b, *at: [b.cast(b.read(value, *at), element)])[0]  # type: ignore[arg-type]
 
 

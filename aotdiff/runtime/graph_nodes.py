@@ -86,7 +86,7 @@ def watch_of(edge: Node | Slot, make: bool = False) -> Watch | None:
         if edge.watch is None and make:
             edge.watch = Watch()
         return edge.watch
-    node, index = edge.node, edge.index  # type: ignore[union-attr]
+    node, index = edge.node, edge.index  # type: ignore[union-attr]  # a Slot, not a Node
     if node.watch is None:
         if not make:
             return None

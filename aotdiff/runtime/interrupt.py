@@ -77,7 +77,7 @@ def provide(make: Callable[[], Callable[[str], int]]) -> None:
     if handler() is None:
         made = Handler(make())
         made.install()
-        sys._aotdiff_interrupt_handler = made  # type: ignore[attr-defined]
+        sys._aotdiff_interrupt_handler = made  # type: ignore[attr-defined]  # one in a process, so it is kept there
 
 
 def arm() -> int | None:

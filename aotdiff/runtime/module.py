@@ -61,6 +61,7 @@ class Module(Collection):
             if compiler.options.target != "cpu":
                 from aotdiff.runtime.gpu import targets
 
+                # What the checker does not know: it is called like native code.
                 return targets.function(compiler, root, places, instance, real)  # type: ignore[return-value]
             code = compiler.object_code(root, places, instance, real)
         interrupt.provide(_interrupt_code)

@@ -162,7 +162,7 @@ class Tensor(Methods):
     def __iter__(self) -> Iterator[Tensor]:
         return iter([self[k] for k in range(len(self))])
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__  # type: ignore[assignment]  # `==` gives tensors, yet they are keys
 
     def __repr__(self) -> str:
         array = self._data.numpy() if self.on_device else np.asarray(self._data)

@@ -162,7 +162,7 @@ class Generator:
     def accum(self, b: Builder, view: View, depth: int) -> None:
         if not view.handles:
             return self.compute(b, view, depth)
-        handle, *sizes = self.rng.choice(view.handles)  # type: ignore[misc]
+        handle, *sizes = self.rng.choice(view.handles)  # type: ignore[misc]  # tuples of values
         b.accum(handle, self.scalar(b, view), *(self.index(b, view, n) for n in sizes))
         return None
 
@@ -179,8 +179,8 @@ class Generator:
         block = b.par([b.i64(1) for _ in dims_of(array.type)], ["map"], lambda b, *i: [value])[0]
         view.arrays.append(b.insert(array, block, *(self.index(b, view, n) for n in b.dims(array))))
 
-    def inside(self, b: Builder, view: View, depth: int, ints: list[Value] = (), scalars: list[Value] = (),  # type: ignore[assignment]
-               arrays: list[Value] = (), handles: list = ()) -> View:  # type: ignore[assignment]
+    def inside(self, b: Builder, view: View, depth: int, ints: list[Value] = (), scalars: list[Value] = (),  # type: ignore[assignment]  # empty tuples stand for lists
+               arrays: list[Value] = (), handles: list = ()) -> View:  # type: ignore[assignment]  # empty tuples stand for lists
         inner = view.copy()
         inner.ints += ints
         inner.scalars += scalars

@@ -101,3 +101,21 @@ def test_a_built_library(tmp_path):
     assert v.grad.tolist() == [2.0, 8.0]
     with pytest.raises(TypeError, match="order 2"):
         ad.grad(m.sq(x), x, create_graph=True)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler to link")
+def test_a_library_of_second_order(tmp_path):
+    from aotdiff.cli import main
+
+    text = "fn f(x: f64[n], s: f64) -> f64 = s * sum(x[i]**4 for i in 0..n)\nfn g(x: f64[n]) -> f64[n] = x**3\n"
+    (tmp_path / "lib.grad").write_text(text)
+    assert main(["build", str(tmp_path / "lib.grad"), "-o", str(tmp_path), "--order", "2"]) == 0
+    m = ad.load(tmp_path / "lib.so")
+    x = leaf([1.0, 2.0], np.float64)
+    (first,) = ad.grad(m.f(x, 2.0), [x], create_graph=True)
+    assert first.tolist() == [8.0, 64.0]  # 2 * 4 x**3
+    (second,) = ad.grad(first.sum(), [x])
+    assert second.tolist() == [24.0, 96.0]  # 2 * 12 x**2
+    (first,) = ad.grad(m.g(x).sum(), [x], create_graph=True)
+    (second,) = ad.grad(first.sum(), [x])
+    assert first.tolist() == [3.0, 12.0] and second.tolist() == [6.0, 12.0]
