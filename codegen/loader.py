@@ -107,6 +107,10 @@ class Native:
         """Address of `void release(context *)`, which gives a context's workspace back."""
         return self._find("aotdiff.release")
 
+    def symbol(self, name: str) -> int:
+        """Address of any function of the code; KeyError if there is none."""
+        return self._find(name)
+
     def _find(self, symbol: str) -> int:
         with LOCK:
             # get_function_address takes ASCII only

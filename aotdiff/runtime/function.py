@@ -167,6 +167,14 @@ class Function(fastcall.base_type()):
         names = [a.name for p in self.interface.parameters for a in c_arguments(p.name, p.kind)]
         return numba_function(code, names, f"{self.name}: {self.signature}")
 
+    def device_workspace(self, *args: Any, **kwargs: Any) -> int:
+        """Bytes of workspace that a call of the device function (`workspace=True`) with arguments like these takes."""
+        from aotdiff.runtime.gpu.device_function import workspace_of
+
+        given = arrange(self.interface, args, kwargs)
+        real = choose_real(self.interface, given, self._module._default_real) if self._generic else "f64"
+        return workspace_of(self, given, real)
+
     # Derivatives ---------------------------------------------------------------------------------------------
 
     def grad(self, wrt: Wrt = None) -> Function:

@@ -78,7 +78,7 @@ class OnCpu:
         for p, a in zip(self.code.parameters, args, strict=True):
             values += _array(a) if p.rank else [_C[p.element](a.item())]
         results = [np.zeros(s, _DTYPES[r.element]) for r, s in zip(self.code.results, shapes, strict=True)]
-        address = self.native._find("device_under_test")
+        address = self.native.symbol("device_under_test")
         if self.code.returns is not None:
             types = [type(v) for v in values]
             return 0, [ctypes.CFUNCTYPE(_C[self.code.returns], *types)(address)(*values)]
@@ -161,6 +161,25 @@ def test_workspace(m: Any) -> None:
         np.testing.assert_allclose(slope, f(x, 4), rtol=1e-13)
     assert OnCpu(f, workspace=4096)([np.ones(100), 4], [(100,)])[0] == 6  # MemoryError: too small
     assert OnCpu(f, workspace=100)([x, 4], [(9,)])[0] == 6
+
+
+def test_how_much_workspace(m: Any) -> None:
+    f = m.smooth.grad()
+    for n, steps in ((9, 4), (500, 3)):
+        size = f.device_workspace(np.ones(n), steps)
+        assert OnCpu(f, workspace=size)([np.ones(n), steps], [(n,)])[0] == 0
+        assert size == 4096 or OnCpu(f, workspace=size // 2)([np.ones(n), steps], [(n,)])[0] == 6
+    assert m.pick.device_workspace(x=[1.0, 2.0], i=1) == 4096
+    with pytest.raises(IndexError, match="the call fails with these arguments"):
+        m.pick.device_workspace([1.0], 5)
+
+
+def test_real_is_decided() -> None:
+    f = ad.compile_source("fn f(x: real, y: real) -> real = x * y + sqrt(x)").f
+    code = f.value_and_grad(wrt=("x", "y")).device_code(real="f32")
+    assert c_signature(code) == "int32(float32, float32, CPointer(float32), CPointer(float32), CPointer(float32))"
+    assert "sqrt.rn.f32" in code.ptx and ".f64" not in code.ptx
+    assert c_signature(f.device_code()) == "float64(float64, float64)"
 
 
 # Text -------------------------------------------------------------------------------------------------------

@@ -8,18 +8,32 @@ Neither needs a GPU or a driver: the kernel that calls it does, when it is launc
 
 from __future__ import annotations
 
+import ctypes
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from aotdiff.codegen.gpu.device import DeviceCode, Refused, device_code
+import llvmlite.binding as llvm
+import numpy as np
+
+from aotdiff.codegen import driver
+from aotdiff.codegen.context import KIND_NUMBERS
+from aotdiff.codegen.gpu.device import DeviceCode, OneThread, Refused, device_code, device_text
 from aotdiff.codegen.gpu.libdevice import MissingLibdevice
 from aotdiff.codegen.gpu.nvptx import DEFAULT_ARCH, checked_arch
-from aotdiff.runtime.errors import DeviceError
+from aotdiff.codegen.loader import Native, load
+from aotdiff.runtime.binding import Binder
+from aotdiff.runtime.errors import DeviceError, exception_for
+from aotdiff.runtime.interface import leaves
 
 if TYPE_CHECKING:
     from aotdiff.ir.graph import Loc
     from aotdiff.runtime.compiler import Compiler
     from aotdiff.runtime.function import Function
+
+
+_SCALARS = {"f64": ctypes.c_double, "f32": ctypes.c_float, "i64": ctypes.c_int64, "bool": ctypes.c_uint8}
+_MOST = 1 << 32
 
 
 def code_of(f: Function, name: str | None, arch: str | None, real: str | None, workspace: bool) -> DeviceCode:
@@ -36,6 +50,50 @@ def code_of(f: Function, name: str | None, arch: str | None, real: str | None, w
         raise located(compiler, f"{f.name} cannot be a device function: {refused.message}", refused.loc) from None
     except MissingLibdevice as missing:
         raise DeviceError(str(missing)) from None
+
+
+def workspace_of(f: Function, args: Sequence[Any], real: str) -> int:
+    """`Function.device_workspace`: the call itself, run here in more and more memory until it is enough."""
+    interface = f.interface.instance(real)
+    binder = Binder(interface)
+    values = binder.values(args)
+    buffers = [np.zeros(1) if b is None else b for b in binder.buffers(values)]
+    passed: list[Any] = []
+    for leaf, value in zip([leaf for p in interface.parameters for leaf in leaves(p.kind)], values, strict=True):
+        passed += _memory(value) if leaf.sizes else [_SCALARS[leaf.element](value)]
+    for leaf, buffer in zip(binder.result_leaves, buffers, strict=True):
+        passed += _memory(buffer) if leaf.sizes else _memory(buffer)[:1]
+    types = [type(v) for v in passed] + [ctypes.c_void_p, ctypes.c_int64]
+    native = _on_host(f, real)  # the code lives as long as this
+    call = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(native.symbol("device_on_host"))
+    size = 4096
+    while True:
+        memory = np.empty(size, np.uint8)
+        status = call(*passed, *_memory(memory))
+        if status != KIND_NUMBERS["MemoryError"]:
+            break
+        size *= 2
+        if size > _MOST:
+            raise MemoryError(f"{f.name}: no {_MOST} bytes are enough for a thread")
+    if status:
+        raise exception_for(status, f"{f.name}: the call fails with these arguments")
+    return size
+
+
+def _on_host(f: Function, real: str) -> Native:
+    """The device function as code for this machine."""
+    compiler, root, places = f.recipe()
+    graph, symbol = compiler.optimized(root, places, real)
+    target = OneThread(llvm.get_process_triple(), {}, False)
+    try:
+        text, _ = device_text(graph, symbol, "device_on_host", target, compiler.codegen_options(), True)
+    except Refused as refused:
+        raise located(compiler, f"{f.name} cannot be a device function: {refused.message}", refused.loc) from None
+    return load(driver.object_from(text))
+
+
+def _memory(array: np.ndarray) -> list[Any]:
+    return [ctypes.c_void_p(array.ctypes.data), *map(ctypes.c_int64, array.shape)]
 
 
 def located(compiler: Compiler, message: str, loc: Loc | None) -> Exception:
