@@ -41,6 +41,13 @@ def open_module(path: str, **options: Any) -> Collection:
         raise unreadable(path, error) from None
 
 
+def open_program(path: str, **options: Any) -> Collection:
+    """Compile a program whose graph is looked at, which a built library does not have."""
+    if path.endswith(".so"):
+        raise UsageError(f"{path} is a built library: name the program that it was built from")
+    return open_module(path, **options)
+
+
 def unreadable(path: str, error: OSError) -> UsageError:
     """What to say of a file that cannot be read."""
     hint = f"; did you mean {path}.grad?" if os.path.exists(f"{path}.grad") else ""

@@ -134,6 +134,8 @@ def gradcheck(options: argparse.Namespace) -> int:
     from aotdiff.runtime.gradcheck import GradcheckError
     from aotdiff.runtime.gradcheck import gradcheck as run_check
 
+    if options.order < 1:
+        raise UsageError("--order is 1 or more")
     f = _opened(options)
     args = _given_or_random(f, options, draw=bool(f.parameters) and not options.arguments)
     try:
@@ -149,7 +151,8 @@ def gradcheck(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"function": f.name, "order": options.order, "entries": count}))
     else:
-        print(f"{f.name}: {count} entries agree, up to order {options.order}")
+        agree = "entry agrees" if count == 1 else "entries agree"
+        print(f"{f.name}: {count} {agree}, up to order {options.order}")
     return 0
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotdiff.cli.common import UsageError, function_of, names_of, open_module, progress
+from aotdiff.cli.common import UsageError, function_of, names_of, open_program, progress
 
 if TYPE_CHECKING:
     from aotdiff.ir.graph import Module as Graph
@@ -58,7 +58,7 @@ def emit(options: argparse.Namespace) -> int:
         raise UsageError(f"--stage is one of {', '.join(STAGES)}, not {stage!r}")
     if stage == "ast":
         return _emit_ast(options)
-    module = open_module(options.file, opt=options.opt, fast_math=options.fast_math)
+    module = open_program(options.file, opt=options.opt, fast_math=options.fast_math)
     f = _derived(function_of(module, options.function), options)
     try:
         with progress(f"compiling {f.name}"):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from aotdiff.cli.common import UsageError, function_of, open_module, write
+from aotdiff.cli.common import UsageError, function_of, open_program, write
 
 
 def add_commands(commands: Any) -> None:
@@ -66,7 +66,9 @@ def graph(options: argparse.Namespace) -> int:
     output = Path(options.output)
     if output.suffix not in (".svg", ".html"):
         raise UsageError(f"-o takes a name that ends in .svg or .html, not {options.output!r}")
-    f = function_of(open_module(options.file), options.function)
+    if options.order < 0:
+        raise UsageError("--order is 0 or more")
+    f = function_of(open_program(options.file), options.function)
     write(output, draw(f, output.suffix == ".html", options.order))
     return 0
 

@@ -122,6 +122,8 @@ def _random(kind: Kind, name: str, sizes: dict[str, int], rng: np.random.Generat
     if isinstance(kind, Group):
         return tuple(_random(item, name, sizes, rng) for item in kind.items)
     shape = tuple(_number(size, sizes) for size in kind.sizes)
+    if min(shape, default=0) < 0:
+        raise UsageError(f"--random makes {name} an array of {min(shape)} elements")
     if kind.element == "bool":
         made: Any = rng.integers(0, 2, shape).astype(bool)
     elif kind.element == "i64":

@@ -44,6 +44,11 @@ def test_version(cli):
         ["bench", "ok.grad", "total", "[1.0]", "2", "--seconds", "0"],
         ["gradcheck", "counts.grad", "count", "3"],
         ["opt"],
+        ["gradcheck", "ok.grad", "total", "[1.0]", "2", "--order", "0"],
+        ["gradcheck", "ok.grad", "total", "--random", "n=-3"],
+        ["graph", "ok.grad", "total", "-o", "x.svg", "--order", "-1"],
+        ["graph", "lib.so", "total", "-o", "x.svg"],
+        ["emit", "lib.so", "total", "--stage", "ssa"],
     ],
 )
 def test_wrong_command_lines(cli, words):
