@@ -290,3 +290,45 @@ def test_device_arrays_alone() -> None:
     np.testing.assert_array_equal((x + x).numpy(), 2 * X)
     x += there(np.ones(4))._data
     np.testing.assert_array_equal(x.numpy(), X + 1)
+
+
+# Forms and elements ---------------------------------------------------------------------------------------------
+
+
+FORMS = """
+fn f(x: f64[n]) -> f64 = sum(x[i] ** 3 * x[(i + 1) % n] for i in 0..n)
+fn kinds(x: f32[n], yes: bool[n]) -> (f32[n], bool[n], i64) =
+  ([if yes[i] { x[i] } else { -x[i] } for i in 0..n], [not a for a in yes], n)
+fn turned(x: f64[n, m]) -> f64[m, n] = x.T
+fn sorted(x: f64[n]) -> f64[n] = sort(x)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*no parallel loop")
+def test_every_form() -> None:
+    host, device = ad.compile_source(FORMS), ad.compile_source(FORMS, target="emulated")
+    ad.gradcheck(device.f, (X,), order=2)
+    for form in ("grad", "jacobian", "hessian"):
+        found = getattr(device.f, form)()(there(X))
+        assert found.device == "emulated"
+        np.testing.assert_allclose(found.cpu().numpy(), getattr(host.f, form)()(X), rtol=1e-12)
+    value, slope = device.f.value_and_grad()(there(X))
+    assert value == pytest.approx(host.f(X)) and slope.device == "emulated"
+    for form, extra in (("hvp", X[::-1]), ("jvp", X[::-1]), ("vjp", 2.0)):
+        given = there(extra.copy()) if isinstance(extra, np.ndarray) else extra
+        found = getattr(device.f, form)()(there(X), given)
+        found = found.cpu().numpy() if isinstance(found, ad.Tensor) else found
+        np.testing.assert_allclose(found, getattr(host.f, form)()(X, extra), rtol=1e-12)
+    np.testing.assert_array_equal(device.sorted.vjp()(there(X), there(X)).cpu().numpy(), host.sorted.vjp()(X, X))
+
+
+def test_other_elements_and_empty_arrays() -> None:
+    device = ad.compile_source(FORMS, target="emulated")
+    x = X.astype(np.float32)
+    floats, bools, count = device.kinds(there(x), there(x > 0))
+    assert floats.dtype == np.float32 and bools.dtype == np.bool_ and count == 4
+    np.testing.assert_array_equal(floats.cpu().numpy(), np.abs(x))
+    np.testing.assert_array_equal(bools.cpu().numpy(), x <= 0)
+    assert device.turned(there(np.zeros((0, 3)))).shape == (3, 0)
+    assert device.f(there(np.zeros(0))) == 0.0
+    assert device.turned(there(np.arange(6.0).reshape(2, 3))).tolist() == [[0, 3], [1, 4], [2, 5]]
