@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from lark import Token
+
+from aotdiff.frontend.builtins import BUILTINS
 from aotdiff.frontend.diagnostics import Note
-from aotdiff.frontend.failure import OPERANDS, Explanation, Failure, described, expected, listed
+from aotdiff.frontend.failure import OPERANDS, Explanation, Failure, described, expected, kinds, listed
 from aotdiff.frontend.layout import Chunk
 from aotdiff.frontend.lexing import end_span
 from aotdiff.frontend.mistakes import FOREIGN, RULES, bad_character
 from aotdiff.frontend.transform import normal, token_span
+
+STATEMENT_STARTS = kinds("NAME LET VAR FOR WHILE IF RETURN BREAK CONTINUE ASSERT")
 
 
 def explain(failure: Failure) -> Explanation:
@@ -60,4 +65,17 @@ def general(failure: Failure) -> Explanation:
     if token.type in OPERANDS and failure.accepts("PLUS"):
         if last is not None and last.type in ("NAME", "INT", "FLOAT", "RPAR", "RSQB"):
             wanted = ["an operator", *(w for w in wanted if w != "an operator")]
+    if last is not None and not ends and "the end of the statement" in wanted:
+        notes += _missing_between(last, token)
+    if token.type in ("RETURN", "BREAK", "CONTINUE") and failure.inside() in ("IF", "IF_STMT", "WHILE"):
+        notes.append(f"what follows a condition stands in braces: `{{ {token} ... }}`")
     return Explanation(span, f"found {described(token)}, expected {listed(wanted)}", notes)
+
+
+def _missing_between(last: Token, token: Token) -> list[str]:
+    """What would let a statement go on with this token, or end before it."""
+    if last.type == "NAME" and last in BUILTINS and token.type in ("NAME", "INT", "FLOAT"):
+        return [f"arguments stand in parentheses: `{last}({token})`"]
+    if token.type in STATEMENT_STARTS:
+        return ["a statement ends with its line, or with `;`"]
+    return []
