@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from aotdiff.codegen.scalartext import ScalarText
 
 # Vector functions glibc's libmvec may have, with the number of operands
-_VECTOR_MATH = {
+VECTOR_MATH = {
     "exp": 1, "log": 1, "sin": 1, "cos": 1, "tan": 1, "pow": 2, "expm1": 1, "log1p": 1, "log2": 1, "log10": 1,
     "cbrt": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1, "acosh": 1, "atanh": 1,
     "erf": 1, "erfc": 1, "atan2": 2, "hypot": 2,
 }  # fmt: skip
+
+# But not these: powf of NaN and 0 is NaN there, not 1.
+_WRONG = {("pow", "f32")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class CpuTarget:
         """Calls of the widest vector version that fits, else of the scalar function lane by lane."""
         for c in reversed(self.vectors):
             width = c.bits // (64 if kind == "f64" else 32)
-            vector = "" if width > fe.lanes else self._declared(fe, name, symbol, kind, len(args), width)
+            vector = "" if width > fe.lanes else self._declared(fe, name, kind, len(args), width)
             if vector:
                 v = f"<{width} x {LLVM_TYPES[kind]}>"
                 head = f"call {'aarch64_vector_pcs ' if c.letter == 'n' else ''}{v} @{vector}"
@@ -129,16 +132,22 @@ class CpuTarget:
         """How many f64 a strip takes at once; 1 where strips are not worth it."""
         return max((c.bits // 64 for c in self.vectors), default=1)
 
-    def _declared(self, fe: ScalarText, name: str, symbol: str, kind: str, arity: int, lanes: int) -> str:
+    def _declared(self, fe: ScalarText, name: str, kind: str, arity: int, lanes: int) -> str:
         """The vector version with this many lanes, declared; empty if there is none."""
-        if name not in _VECTOR_MATH:
+        vector = self.vector_name(name, kind, arity, lanes)
+        if vector:
+            pcs, v = ("aarch64_vector_pcs " if vector[4] == "n" else ""), f"<{lanes} x {LLVM_TYPES[kind]}>"
+            fe.module.declare_vector(vector, f"declare {pcs}{v} @{vector}({', '.join([v] * arity)}) #3")
+        return vector
+
+    def vector_name(self, name: str, kind: str, arity: int, lanes: int) -> str:
+        """The vector version of a function with this many lanes; empty if there is none."""
+        if name not in VECTOR_MATH or (name, kind) in _WRONG:
             return ""
-        bits, t = (64 if kind == "f64" else 32), LLVM_TYPES[kind]
+        bits, symbol = (64, name) if kind == "f64" else (32, name + "f")
         for c in self.vectors:
             vector = f"_ZGV{c.letter}N{lanes}{'v' * arity}_{symbol}"
             if c.bits // bits == lanes and _has_vector(vector):
-                pcs, v = ("aarch64_vector_pcs " if c.letter == "n" else ""), f"<{lanes} x {t}>"
-                fe.module.declare_vector(vector, f"declare {pcs}{v} @{vector}({', '.join([v] * arity)}) #3")
                 return vector
         return ""
 
@@ -147,7 +156,7 @@ class CpuTarget:
         bits = 64 if kind == "f64" else 32
         found = []
         for lanes in (c.bits // bits for c in self.vectors):
-            vector = self._declared(fe, name, symbol, kind, arity, lanes)
+            vector = self._declared(fe, name, kind, arity, lanes)
             if vector:
                 found.append(f"_ZGV_LLVM_N{lanes}{'v' * arity}_{symbol}({vector})")
         return f" #{fe.module.attribute_group(','.join(found))}" if found else ""
