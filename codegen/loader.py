@@ -43,6 +43,13 @@ class Options:
         return f"{llvm.llvm_version_info}:{parts}"
 
 
+# What LLVM has besides are no CPUs, or have no room for code like ours.
+_CPUS = (
+    "x86_64", "amd64", "i386", "i486", "i586", "i686", "aarch64", "arm", "thumb", "riscv", "powerpc", "ppc", "s390x",
+    "loongarch64", "mips", "wasm",
+)  # fmt: skip
+
+
 @functools.cache
 def _initialize() -> None:
     llvm.initialize_native_target()
@@ -70,13 +77,15 @@ def new_machine(options: Options) -> llvm.TargetMachine:
     _initialize()
     triple = options.triple or llvm.get_process_triple()
     if options.triple is not None:
+        if not triple.startswith(_CPUS):
+            raise CodegenError(f"no machine {triple!r}: triples are such as aarch64-unknown-linux-gnu")
         _initialize_all()
     cpu = llvm.get_host_cpu_name() if options.cpu == "native" and options.triple is None else options.cpu
     cpu = "generic" if cpu == "native" else cpu
     try:
         target = llvm.Target.from_triple(triple)
     except RuntimeError as error:
-        raise CodegenError(f"no machine {triple!r}: LLVM knows triples such as aarch64-unknown-linux-gnu") from error
+        raise CodegenError(f"no machine {triple!r}: {error}") from None
     return target.create_target_machine(
         cpu=cpu, features=features_of(options), opt=options.opt, reloc="pic", codemodel="small"
     )

@@ -299,6 +299,8 @@ def test_renamed_is_said(cli, tmp_path):
         ["build", "ok.grad", "--real", "f16"],
         ["build", "ok.grad", "--order", "3"],
         ["build", "ok.grad", "--triple", "nonsense"],
+        ["build", "ok.grad", "--triple", "avr"],
+        ["build", "ok.grad", "--triple", "arm-nonsense", "--cpu", "nonsense"],
         ["build", "ok.grad", "--triple", "arm64-apple-macosx11", "--emit", "so"],
         ["build", "ok.grad", "--cpu", "nonsense"],
         ["build", "ok.grad", "--triple", "aarch64-linux-gnu", "--cpu", "haswell"],
