@@ -30,11 +30,13 @@ _SCALARS: dict[str, Any] = {
 class _Threads:
     """How many threads calls may use (0: as many as there are processors), and the native code for that.
 
+    usual: where the system gives this process less time than there are processors, how many that makes, else 0.
     table: its address, 0 while no code needs it; `code` keeps it in memory. version: changes with any of them.
     """
 
     def __init__(self) -> None:
         self.most = ctypes.c_int64(0)
+        self.usual = 0
         self.table = 0
         self.code: Any = None
         self.version = 0
@@ -42,6 +44,7 @@ class _Threads:
     def provide(self, make: Callable[[], tuple[int, Any]]) -> None:
         """Take over the address of the table (see `codegen.team`) and what keeps it, if there is none."""
         if not self.table:
+            self.usual = _quota()
             self.table, self.code = make()
             self.changed()
 
@@ -67,6 +70,16 @@ def _processors() -> int:
     return len(find(0)) if find is not None else os.cpu_count() or 1
 
 
+def _quota() -> int:
+    """Processors' worth of time that the control group of this process (a container's) is given; 0 without a limit."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            given, period = file.read().split()
+        return 0 if given == "max" else max(1, round(int(given) / int(period)))
+    except (OSError, ValueError, ZeroDivisionError):
+        return 0
+
+
 def set_num_threads(count: int) -> None:
     """How many threads a call may use at most; 0, as at the start, for as many as there are processors.
 
@@ -82,18 +95,20 @@ def set_num_threads(count: int) -> None:
 class Workspace:
     """A context: where native code reports errors and keeps its memory. It serves one call at a time."""
 
-    __slots__ = ("address", "data", "version")
+    __slots__ = ("address", "data", "table", "version")
 
     def __init__(self) -> None:
         self.data = Context()
         self.address = ctypes.addressof(self.data)
+        self.table = 0
         self.settle()
 
     def settle(self) -> None:
-        """Let calls use the threads they may use now."""
+        """Let calls use the threads they may use now; one may be going on, to which the table is hidden meanwhile."""
         self.version = threads.version
-        self.data.threads = threads.table
-        self.data.most = threads.most.value
+        self.data.most = threads.most.value or threads.usual
+        if self.table != threads.table:
+            self.table = self.data.threads = threads.table
 
     def error(self) -> BaseException:
         """The exception for the error that the last call reported."""
