@@ -26,15 +26,15 @@ _ABOUT = """\
    {memory} if they are too few. NAME_workspace makes the call and gives the bytes it took, or minus an error code; they
    depend on the sizes, and on the values where those decide what is computed.{threads} */"""
 _THREADS = """
-   NAME shares large loops between {count} threads; the helping ones belong to the thread that calls and end with
-   it. NAME_into uses one."""
+   NAME shares large loops between {count}; the helping ones belong to the thread that calls, and end with it.
+   NAME_into uses one."""
 
 
 def header(functions: Sequence[CFunction], stem: str, threads: int = 1) -> str:
     """Text of `stem.h`; `threads` that a call may use at most, 0 for as many as there are processors."""
     guard = "AOTDIFF_" + "".join(c if c.isalnum() else "_" for c in ascii_spelling(stem)).upper() + "_H"
     codes = "\n".join(f"   {number} {name}" for number, name in KINDS.items() if name != "KeyboardInterrupt")
-    shared = _THREADS.format(count=f"up to {threads}" if threads else "as many") if threads != 1 else ""
+    shared = _THREADS.format(count=f"up to {threads} threads" if threads else "as many threads as there are processors") if threads != 1 else ""
     about = _ABOUT.format(codes=codes, wrong=WRONG_PROCESSOR, memory=KIND_NUMBERS["MemoryError"], threads=shared)
     parts = [
         f"#ifndef {guard}\n#define {guard}",

@@ -20,6 +20,7 @@ entry:
   %stopat = getelementptr i8, ptr %ctx, i64 {STOP}
   %flagat = getelementptr i8, ptr %ctx, i64 {INTERRUPT}
   %givenat = getelementptr i8, ptr %team, i64 {_INTERRUPT}
+  call void @aot.stack_limit(ptr %ctx)
   br label %idle
 idle:
   %seen = load i64, ptr %seenat
@@ -132,7 +133,7 @@ nothing:
   ret ptr null
 }}
 
-; One more helper, to which signals do not go.
+; One more helper, to which signals do not go; recursion there may go as deep as on a stack of ours, if there is room.
 define internal i1 @aot.team.hire(ptr %ctx, ptr %team) noinline nounwind {{
 entry:
   %all = alloca [128 x i8], align 16
@@ -157,9 +158,17 @@ go:
   call void @llvm.memset.p0.i64(ptr %all, i8 -1, i64 128, i1 false)
   %rc1 = call i32 @pthread_sigmask(i32 {set_mask}, ptr %all, ptr %before)
   %rc2 = call i32 @pthread_attr_init(ptr %attr)
-  %rc3 = call i32 @pthread_attr_setstacksize(ptr %attr, i64 8388608)
+  %rc3 = call i32 @pthread_attr_setstacksize(ptr %attr, i64 {_STACK})
   %threadat = getelementptr i8, ptr %state, i64 {_THREAD}
-  %rc4 = call i32 @pthread_create(ptr %threadat, ptr %attr, ptr @aot.team.help, ptr %helper)
+  %deep = call i32 @pthread_create(ptr %threadat, ptr %attr, ptr @aot.team.help, ptr %helper)
+  %well = icmp eq i32 %deep, 0
+  br i1 %well, label %made, label %smaller
+smaller:
+  %rc7 = call i32 @pthread_attr_setstacksize(ptr %attr, i64 8388608)
+  %flat = call i32 @pthread_create(ptr %threadat, ptr %attr, ptr @aot.team.help, ptr %helper)
+  br label %made
+made:
+  %rc4 = phi i32 [ 0, %go ], [ %flat, %smaller ]
   %rc5 = call i32 @pthread_attr_destroy(ptr %attr)
   %rc6 = call i32 @pthread_sigmask(i32 {set_mask}, ptr %before, ptr null)
   %refused = icmp ne i32 %rc4, 0

@@ -11,7 +11,7 @@ from aotdiff.codegen.calls import EntryEmitter, InternalEmitter
 from aotdiff.codegen.records import RecordFunctions, RecordText, function_names
 from aotdiff.codegen.text import c_string
 
-from aotdiff.ir.graph import Module, Region
+from aotdiff.ir.graph import Module
 
 if TYPE_CHECKING:
     from aotdiff.codegen.driver import Options
@@ -58,7 +58,6 @@ class ModuleText:
         self._extra: dict[str, str] = {}
         self._functions: list[str] = []
         self._flag = self._nowhere = False
-        self._deep: set[str] = set()
         self._numbered = 0
 
     # What functions ask for --------------------------------------------------------------------------------
@@ -100,10 +99,6 @@ class ModuleText:
         self._numbered += 1
         return f"{stem}{self._numbered}"
 
-    def reaches_recursion(self, region: Region) -> bool:
-        """Whether a recursive function may be called."""
-        return any(op.name == "call" and op.attrs["callee"] in self._deep for op in region.walk())
-
     def record_functions(self, record: str) -> RecordFunctions:
         self._records[record] = None
         return function_names(record)
@@ -133,7 +128,7 @@ class ModuleText:
         recursive = recursive_functions(self.graph, names)
         self.summaries = summarise(self.graph, names)
         called = {op.attrs["callee"] for n in names for op in self.graph.funcs[n].body.walk() if op.name == "call"}
-        deep = self._deep = _reaching(self.graph, names, recursive)
+        deep = _reaching(self.graph, names, recursive)
         for name in names:
             func = self.graph.funcs[name]
             if name not in called and name not in exports:

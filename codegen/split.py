@@ -39,8 +39,6 @@ def wanted(fe: FunctionEmitter, op: Op) -> Estimate | None:
         return None
     if any(isinstance(getattr(v.type, "element", None), Record) for v in op.regions[0].yielded):
         return None
-    if module.reaches_recursion(op.regions[0]):
-        return None
     first = op.operands[0].op
     if first is not None and first.name == "const" and first.attrs["value"] < 2:
         return None

@@ -28,10 +28,12 @@ _TEAM_SIZE = _SLOTS + 8 * MOST
 _PIECE, _CODE, _WHICH, _THREAD, _BACK, _SEEN = 0, 8, 16, 24, 32, 40
 _STATE = (ctx.SIZE + 63) & -64
 _HELPER_SIZE = _STATE + 64
+_STACK = ctx.STACK_SIZE + (1 << 20)  # of a helper
 _WAITS = 1500  # looks before going to sleep
 _BELIEVED = 64  # times that the number of processors is used before the system is asked again
 
-_PAUSES = {"x86_64": 'call void asm sideeffect "pause", ""()', "aarch64": 'call void asm sideeffect "yield", ""()'}
+_PAUSES = {"x86_64": "void @llvm.x86.sse2.pause()", "aarch64": "void @llvm.aarch64.hint(i32 1)"}
+_PAUSES["arm64"] = _PAUSES["aarch64"]
 
 _COUNT = {
     "linux": """
@@ -364,9 +366,12 @@ def team(triple: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     names |= {"TEAM": ctx.TEAM, "MOST": ctx.MOST, "STOP": ctx.STOP, "THREADS": ctx.THREADS}
     names |= {"INTERRUPT": ctx.INTERRUPT, "KEEP": ctx.KEEP, "PROCESSORS": ctx.PROCESSORS, "FRESH": ctx.FRESH}
     names |= {"most": MOST, "count": _COUNT[system], "set_mask": _SET_MASK[system]}
-    names["pause"] = _PAUSES.get(triple.split("-")[0], "")
+    pause = _PAUSES.get(triple.split("-")[0])
+    names["pause"] = f"call {pause}" if pause else ""
     names |= {"make": helpers.MEMORY[system].format(**names), "unmake": helpers.UNMAKE[system]}
     filled = (_PROCESSORS + _DO_PIECES + helpers.HELP + helpers.MAKE + _RUN).format(**names)
     table = f"@{TABLE} = weak constant [3 x ptr] [ptr @aot.team.most, ptr @aot.team.run, ptr @aot.team.end]\n"
     declared = (*_DECLARATIONS, *_COUNT_NEEDS[system], *(helpers.MEMORY_NEEDS if system != "darwin" else ()))
-    return table + filled, ("aot.reset", "aot.release_chunks"), tuple(f"declare {d}" for d in declared)
+    declared += (pause.replace(" 1)", ")"),) if pause else ()
+    called = ("aot.reset", "aot.release_chunks", "aot.stack_limit")
+    return table + filled, called, tuple(f"declare {d}" for d in declared)

@@ -74,6 +74,7 @@ def build(options: argparse.Namespace) -> int:
 
 def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     from aotdiff.codegen.link import links
+    from aotdiff.codegen.team import has_threads
 
     linked = links(options.triple)
     usual = "so,header,py" if linked else "obj,header"
@@ -87,6 +88,8 @@ def _checked(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, .
         raise UsageError(f"--real takes f64, f32 or both, not {options.real!r}")
     if options.threads < 0:
         raise UsageError("--threads is a number of threads, or 0 for as many as there are processors")
+    if options.threads != 1 and options.triple is not None and not has_threads(options.triple):
+        raise UsageError(f"{options.triple} has no POSIX threads: leave --threads out")
     if options.order not in (0, 1, 2):
         raise UsageError("--order is 0, 1 or 2; export derivatives of higher order by name")
     if not linked and {"so", "py"} & set(products):

@@ -291,6 +291,14 @@ def test_renamed_is_said(cli, tmp_path):
     assert "hides Python's own random" in cli("build", "random.grad", "-o", "out").err
 
 
+@pytest.mark.parametrize("triple", ["aarch64-linux-gnu", "x86_64-linux-musl", "arm64-apple-macosx11"])
+def test_threads_elsewhere(cli, tmp_path, triple):
+    (tmp_path / "big.grad").write_text("fn f(x: f64[n]) -> f64 = sum(exp(x[i]) for i in 0..n)\n")
+    assert cli("build", "big.grad", "--threads", "4", "--triple", triple, "--emit", "obj,header").status == 0
+    assert b"pthread_create" in (tmp_path / "big.o").read_bytes()
+    assert "shares large loops between up to 4 threads" in (tmp_path / "big.h").read_text()
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -303,6 +311,8 @@ def test_renamed_is_said(cli, tmp_path):
         ["build", "ok.grad", "--triple", "arm-nonsense", "--cpu", "nonsense"],
         ["build", "ok.grad", "--triple", "arm64-apple-macosx11", "--emit", "so"],
         ["build", "ok.grad", "--cpu", "nonsense"],
+        ["build", "ok.grad", "--threads", "-1"],
+        ["build", "ok.grad", "--threads", "2", "--triple", "wasm32-unknown-unknown"],
         ["build", "ok.grad", "--triple", "aarch64-linux-gnu", "--cpu", "haswell"],
         ["build", "ok.grad", "-o", "ok.grad"],
         ["build", "ok.grad", "-o", "/proc/none"],

@@ -41,6 +41,8 @@ fn sorted_sums(x: f64[n]) -> f64[n] = [sum(sort(x)[j] * (j + 1.0) for j in 0..i+
 """  # noqa: E501
 
 ERRORS = """
+fn depth(k: i64) -> i64 = if k == 0 { 0 } else { 1 + depth(k - 1) }
+fn depths(k: i64[n]) -> i64 = sum(depth(k[i]) for i in 0..n)
 fn at(x: f64[n], at: i64[m]) -> f64 = sum(x[at[i]] for i in 0..m)
 fn spin(x: f64[n], from: i64) -> f64 = sum(steps(x, from, i) for i in 0..n)
 fn steps(x: f64[n], from: i64, i: i64) -> f64 {
@@ -141,6 +143,7 @@ def failing():
         made = ad.compile_source(ERRORS, threads=0)
         made.at.prepare()
         made.spin.prepare()
+        made.depths.prepare()
         yield made
 
 
@@ -166,6 +169,17 @@ def test_an_error_stops_what_is_behind_it(failing, count):
     with pytest.raises(ad.AssertionFailed, match="negative"):
         failing.spin(x, 60)
     assert failing.spin(np.ones(200), 200) == 200.0
+
+
+def test_recursion_in_helping_threads(failing):
+    """It goes as deep there as in the thread that calls, and no deeper."""
+    k = np.arange(400, dtype=np.int64) * 500
+    for count in (1, 3):
+        use(count)
+        for _ in range(3):
+            assert failing.depths(k) == k.sum()
+        with pytest.raises(RecursionError, match="depth"):
+            failing.depths(np.full(40, 10**9))
 
 
 def test_calls_from_many_threads(split, plain):
