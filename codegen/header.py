@@ -34,7 +34,8 @@ def header(functions: Sequence[CFunction], stem: str, threads: int = 1) -> str:
     """Text of `stem.h`; `threads` that a call may use at most, 0 for as many as there are processors."""
     guard = "AOTDIFF_" + "".join(c if c.isalnum() else "_" for c in ascii_spelling(stem)).upper() + "_H"
     codes = "\n".join(f"   {number} {name}" for number, name in KINDS.items() if name != "KeyboardInterrupt")
-    shared = _THREADS.format(count=f"up to {threads} threads" if threads else "as many threads as there are processors") if threads != 1 else ""
+    many = f"up to {threads} threads" if threads else "as many threads as there are processors"
+    shared = _THREADS.format(count=many) if threads != 1 else ""
     about = _ABOUT.format(codes=codes, wrong=WRONG_PROCESSOR, memory=KIND_NUMBERS["MemoryError"], threads=shared)
     parts = [
         f"#ifndef {guard}\n#define {guard}",
