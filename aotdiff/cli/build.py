@@ -130,10 +130,8 @@ def _check_machine(code: CodeOptions) -> None:
     from aotdiff.codegen.processor import required_features
 
     try:
-        if code.cpu in ("native", "generic"):
-            driver.target_machine(code)
-        else:
-            required_features(code.cpu, code.triple)
+        required_features(code.cpu, code.triple)
+        driver.target_machine(code)
     except CodegenError as error:
         raise UsageError(str(error)) from None
 

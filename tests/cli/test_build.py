@@ -308,6 +308,7 @@ def test_threads_elsewhere(cli, tmp_path, triple):
         ["build", "ok.grad", "--order", "3"],
         ["build", "ok.grad", "--triple", "nonsense"],
         ["build", "ok.grad", "--triple", "avr"],
+        ["build", "ok.grad", "--triple", "avr", "--cpu", "atmega8"],
         ["build", "ok.grad", "--triple", "arm-nonsense", "--cpu", "nonsense"],
         ["build", "ok.grad", "--triple", "arm64-apple-macosx11", "--emit", "so"],
         ["build", "ok.grad", "--cpu", "nonsense"],
