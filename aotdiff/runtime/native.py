@@ -46,6 +46,7 @@ class _Threads:
         if not self.table:
             self.usual = _quota()
             self.table, self.code = make()
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.code))  # helpers wait in it until the process ends
             self.changed()
 
     def changed(self) -> None:
