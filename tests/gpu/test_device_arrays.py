@@ -280,6 +280,11 @@ def test_copies_and_pickles() -> None:
     assert ints.to(np.float64).dtype == np.float64 and (ints + 1).tolist() == [1, 2, 3]
 
 
+def test_unknown_devices() -> None:
+    with pytest.raises(ValueError, match='a device is "cpu", "cuda" or "emulated"'):
+        ad.tensor(X, device="tpu")
+
+
 def test_device_arrays_alone() -> None:
     x = there(X)._data
     assert isinstance(x, DeviceArray) and (x.ndim, x.size, x.nbytes, x.strides) == (1, 4, 32, (8,))

@@ -13,6 +13,8 @@ def device(kind: str) -> Any:
     """The device of the target "cuda" or "emulated"; a `DeviceError` where there is none."""
     found = _made.get(kind)
     if found is None:
+        if kind not in ("cuda", "emulated"):
+            raise ValueError(f'a device is "cpu", "cuda" or "emulated", not {kind!r}')
         with _lock:
             found = _made.get(kind)
             if found is None:
