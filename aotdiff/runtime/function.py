@@ -161,10 +161,10 @@ class Function(fastcall.base_type()):
     ) -> Any:
         """The function for use in `@cuda.jit` kernels of Numba, once per thread.
 
-        Where no call can fail, one number is returned and several come as a tuple. Otherwise results go into arrays that
-        are passed after the arguments (numbers into their first element), and 0 or the number of the kind of error
+        Where no call can fail, one number is returned and several come as a tuple. Otherwise results go into arrays
+        passed after the arguments (numbers into their first element), and 0 or the number of the kind of error
         (`aotdiff.codegen.context.KINDS`) comes back. Arrays are C-contiguous. With `workspace` a uint8 array comes
-        last, memory of the thread's own for arrays whose sizes only the arguments tell: `device_workspace` says how much.
+        last: the thread's own memory for arrays whose sizes only the arguments tell (see `device_workspace`).
         """
         from aotdiff.runtime.centry import c_arguments
         from aotdiff.runtime.gpu.device_function import numba_function
