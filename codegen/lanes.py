@@ -57,7 +57,10 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
     one, many = _Cost(flow, lanes, {region.args[-1]: 1}, rows).both(region)
     if many >= 0.8 * one:
         return None
-    return Plan(lanes, _several(region, flow.varying), flow.varying, flow.local, rows)
+    several = _several(region, flow.varying)
+    if is_contraction(op):
+        several = min(several, 4)  # four rows of four vectors are sixteen sums: more have no registers
+    return Plan(lanes, several, flow.varying, flow.local, rows)
 
 
 def is_contraction(op: Op) -> bool:

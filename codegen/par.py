@@ -207,14 +207,19 @@ class Level:
         fe.branch(fe.op(f"icmp slt i64 {self.index}, {extent}"), self.body, self.exit)
         fe.start(self.body)
 
-    def close(self, fe: FunctionEmitter, following: list[str]) -> None:
-        """Back to the header with the accumulators of this iteration; then stand behind the loop."""
+    def close(self, fe: FunctionEmitter, following: list[str], rolled: bool = False) -> None:
+        """Back to the header with the accumulators of this iteration; then stand behind the loop.
+
+        rolled: LLVM is not to unroll it.
+        """
         step = fe.op(f"add nuw nsw i64 {self.index}, {self.step}")
         lines = [f"{self.index} = phi i64 [ {self.start}, %{self.before} ], [ {step}, %{fe.block_name} ]"]
         for name, (type_, start), new in zip(self.accumulators, self.starts, following, strict=True):
             lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
         fe.fill(self.hole, *lines)
+        before, fe.rolled = fe.rolled, fe.rolled or rolled
         fe.back(self.head)
+        fe.rolled = before
         fe.start(self.exit)
 
 

@@ -8,17 +8,17 @@ A check that fails in some lane reports the first of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen import ranges
 from aotdiff.codegen.checks import printable
-from aotdiff.codegen.function import Row
 from aotdiff.codegen.horizontal import horizontal, horizontal_index
 from aotdiff.codegen.lanes import MANY, Plan, plan_of
 from aotdiff.codegen.par import Level, Map, Reduction
-from aotdiff.codegen.values import Buffer, Handle, Ref, element_size, llvm_type, memory_type
+from aotdiff.codegen.turn import turn, turn_back
+from aotdiff.codegen.values import Handle, Ref, element_size, llvm_type, memory_type
 
 from aotdiff.ir.graph import Op, Value
 from aotdiff.ir.types import Scalar
@@ -36,6 +36,7 @@ class Strip:
     bases: varying integers that are a uniform scalar plus the number of the lane. masks: which lanes are active,
     innermost last; some lane always is. local: accumulators made inside. rows: copies of rows, lanes innermost.
     decided: conditions that are the same in all lanes of all these strips.
+    elsewhere: the address a read uses instead of its own, if any.
     """
 
     lanes: int
@@ -46,6 +47,7 @@ class Strip:
     rows: dict[Value, Ref] = field(default_factory=dict)
     index: Value | None = None
     decided: dict[Value, bool] = field(default_factory=dict)
+    elsewhere: Callable[[Op], str | None] = lambda op: None
 
     def follow(self, fe: FunctionEmitter, op: Op) -> None:
         """Learn whether a new varying integer is a base plus the lane."""
@@ -60,7 +62,11 @@ class Strip:
     # Elements -------------------------------------------------------------------------------------------------
 
     def read(self, fe: FunctionEmitter, op: Op, array: Ref) -> str:
-        indices = op.operands[1:]
+        indices, elsewhere = op.operands[1:], self.elsewhere(op)
+        if elsewhere is not None:
+            if fe.varies(op.results[0]):
+                return self._load_contiguous(fe, array, elsewhere)
+            return fe.load_element(array.element, elsewhere)
         if not fe.varies(op.results[0]):
             return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]))
         row = self.rows.get(op.operands[0])
@@ -260,29 +266,6 @@ def first_lanes(fe: FunctionEmitter, count: str, lanes: int) -> str:
     return fe.op(f"icmp slt <{lanes} x i64> {numbers}, {fe.splat(count, 'i64', lanes)}")
 
 
-def turn(fe: FunctionEmitter, array: Value, base: str) -> Buffer:
-    """Copy the rows of the lanes, from row `base` on, into an array with lanes innermost. It stays pinned."""
-    strip, source = fe.strip, fe.ref(array)
-    assert strip is not None and isinstance(source.element, Scalar)
-    element, size = source.element, fe.count(source.dims[1:])
-    row = fe.new_array(source.dims[1:], element, strip.lanes)
-    assert row.buffer is not None
-    row.buffer.pinned = True
-    first = fe.slot(source.ptr, element, fe.mul(base, size))
-    starts = [fe.slot(first, element, fe.mul(size, str(n))) for n in range(strip.lanes)]
-    loop = Row(fe, size)
-
-    def each(n: int) -> str:
-        ptr = strip.if_active(fe, fe.slot(starts[n], element, loop.index), n, fe.module.nowhere())
-        return fe.load_element(element, ptr)
-
-    vector = fe.by_lane(element.kind, strip.lanes, each)
-    fe.store_element(element, vector, fe.slot(row.ptr, element, loop.index, strip.lanes), strip.lanes)
-    loop.close(fe)
-    strip.rows[array] = row
-    return row.buffer
-
-
 def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
     """How to make strips of a `par`, if that is possible and pays."""
     if fe.strip is not None or not fe.module.strips or not op.attrs["rank"]:
@@ -442,9 +425,10 @@ def _store(fe: FunctionEmitter, m: Map, linear: str) -> None:
     fe.check_same_dims(found.dims, m.inner, unless_null=found.ptr)
     size = fe.count(m.inner)
     slots = [fe.slot(m.slot(fe, linear), element, fe.mul(size, str(n))) for n in range(strip.lanes)]
-    row = Row(fe, fe.count(found.dims))
-    vector = fe.load_element(element, fe.slot(found.ptr, element, row.index, found.lanes), found.lanes)
+    whole = turn_back(fe, found, slots)
+    level = Level(fe, fe.count(found.dims), [], 1, whole)
+    vector = fe.load_element(element, fe.slot(found.ptr, element, level.index, found.lanes), found.lanes)
     for n, slot in enumerate(slots):
         one = vector if found.lanes == 1 else fe.lane(vector, element.kind, found.lanes, n)
-        fe.store_element(element, one, strip.if_active(fe, fe.slot(slot, element, row.index), n, fe.dummy()))
-    row.close(fe)
+        fe.store_element(element, one, strip.if_active(fe, fe.slot(slot, element, level.index), n, fe.dummy()))
+    level.close(fe, [])

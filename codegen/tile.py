@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import checks
+from aotdiff.codegen import checks, pack
 from aotdiff.codegen.par import Level, Reduction
-from aotdiff.codegen.strip import Strip, first_lanes, turn
+from aotdiff.codegen.strip import Strip, first_lanes
 from aotdiff.codegen.text import is_literal
+from aotdiff.codegen.turn import turn
 
 from aotdiff.ir.graph import Op, Region
 from aotdiff.ir.types import F32, Scalar
@@ -22,35 +23,51 @@ if TYPE_CHECKING:
 
 ROWS = 4
 BLOCK = 4096
+ROLLED = 4  # sums at once that keep a core busy without LLVM unrolling their loop
 
 
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, linear: str) -> None:
     """The two innermost loops."""
-    start = _whole(fe, nest, plan, plan.lanes * plan.several, linear)
-    end = nest.span(-1)[1]
-    level = Level(fe, end, [], plan.lanes, start)
-    active = first_lanes(fe, fe.op(f"sub i64 {end}, {level.index}"), plan.lanes)
-    _Tile(fe, nest, plan, plan.lanes, linear, level.index, [active]).all_rows()
-    level.close(fe, [])
+    loop = next(op for op in nest.region.ops if op.name == "par")
+    packs = pack.find(fe, nest, loop, plan.lanes * plan.several)
+    if packs is None or not packs.rows:
+        _columns(fe, nest, plan, linear, nest.span(-2), packs)
+    else:
+        start, end = nest.span(-2)
+        step = packs.step_of_rows()
+        level = Level(fe, end, [], step, start)
+        last = fe.intrinsic("smin", "i64", [fe.add(level.index, step), end])
+        packs.pack_rows(level.index, last)
+        _columns(fe, nest, plan, linear, (level.index, last), packs)
+        level.close(fe, [])
+    if packs is not None:
+        packs.close()
 
 
-def _whole(fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str) -> str:
-    """Strips of so many whole columns; gives the column behind them."""
+def _columns(
+    fe: FunctionEmitter, nest: Nest, plan: Plan, linear: str, rows: tuple[str, str], packs: pack.Packs | None
+) -> None:
+    """Strips of columns for some rows: several vectors at once, then what is left."""
+    lanes = plan.lanes * plan.several
     start, end = nest.span(-1)
     count = end if start == "0" else fe.op(f"sub i64 {end}, {start}")
     main = fe.add(start, fe.op(f"and i64 {count}, {-lanes}"))
     level = Level(fe, main, [], lanes, start)
-    _Tile(fe, nest, plan, lanes, linear, level.index, []).all_rows()
+    _Tile(fe, nest, plan, lanes, linear, level.index, [], rows, packs).all_rows()
     level.close(fe, [])
-    return main
+    level = Level(fe, end, [], plan.lanes, main)
+    active = first_lanes(fe, fe.op(f"sub i64 {end}, {level.index}"), plan.lanes)
+    _Tile(fe, nest, plan, plan.lanes, linear, level.index, [active], rows, packs).all_rows()
+    level.close(fe, [])
 
 
 class _Tile:
-    """All rows of one strip of columns."""
+    """Some rows of one strip of columns."""
 
     def __init__(
-        self, fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str, base: str, masks: list[str]
-    ):
+        self, fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str, base: str, masks: list[str],
+        span: tuple[str, str], packs: pack.Packs | None,
+    ):  # fmt: skip
         self.fe, self.nest, self.linear, self.base, self.rows = fe, nest, linear, base, plan.rows
         region = nest.region
         self.row, self.column = region.args[-2], region.args[-1]
@@ -58,15 +75,20 @@ class _Tile:
         self.loop, self.before, self.after = region.ops[at], region.ops[:at], region.ops[at + 1 : -1]
         self.strip = Strip(lanes, plan.varying, plan.local, {self.column: base}, masks, {}, self.column)
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
+        self.span, self.packs = span, packs
+        if packs is not None:
+            self.strip.elsewhere = lambda op: packs.address(op, self.row, self.column, not masks)
         self.columns = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
 
     def all_rows(self) -> None:
-        fe, (start, end) = self.fe, self.nest.span(-2)
+        fe, (start, end) = self.fe, self.span
         if self.nest.outermost:
             checks.poll(fe)
         fe.strip = self.strip
         turned = [turn(fe, array, self.base) for array in self.rows]
         fe.strip = None
+        if self.packs is not None and not self.strip.masks:
+            self.packs.pack_columns(self.base, self.strip.lanes)
         rows = min(ROWS, int(end)) if is_literal(end) else ROWS
         level = Level(fe, end, [], max(rows, 1), start)
         self._rows(level.index, max(rows, 1))
@@ -85,8 +107,10 @@ class _Tile:
         fe.strip = self.strip
         scope = fe.enter(self.nest.region)
         fe.env[self.column] = self.columns
-        last = fe.op(f"sub i64 {self.nest.span(-2)[1]}, 1")
+        last = fe.op(f"sub i64 {self.span[1]}, 1")
         indices = [first] + [fe.intrinsic("smin", "i64", [fe.add(first, str(r)), last]) for r in range(1, rows)]
+        if self.packs is not None:
+            self.packs.read_rows(self.span[0], indices)
         known = []
         for index in indices:
             fe.env[self.row] = index
@@ -131,7 +155,7 @@ class _Tile:
         for line in fe.free_rest(scope):
             fe.do(line)
         fe.leave()
-        level.close(fe, following)
+        level.close(fe, following, rolled=len(following) >= ROLLED)
         if blocks is not None:
             each = [r for _ in known for r in reductions]
             pairs = zip(each, blocks.accumulators, level.accumulators, strict=True)

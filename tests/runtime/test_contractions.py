@@ -1,0 +1,59 @@
+"""Products of matrices at sizes on both sides of every block, in all layouts, against numpy."""
+
+import numpy as np
+import pytest
+
+import aotdiff as ad
+
+TEXT = """
+fn nn(A: real[m, k], B: real[k, n]) -> real[m, n] = A @ B
+fn tn(A: real[k, m], B: real[k, n]) -> real[m, n] = A.T @ B
+fn nt(A: real[m, k], B: real[n, k]) -> real[m, n] = A @ B.T
+fn tt(A: real[k, m], B: real[n, k]) -> real[m, n] = A.T @ B.T
+fn around(A: real[k, m], B: real[k, n], c: real[n]) -> real[m, n] {
+    let scale = [1.0 + i / 1000.0 for i in 0..m]
+    [tanh(scale[i] * sum(A[l, i] * B[l, j] * B[l, j] for l in 0..k) + c[j]) for i in 0..m, j in 0..n]
+}
+"""
+# m, k, n: small; rows turned in squares with a rest; copied rows and columns (k at least 256, long rows) with rests.
+SIZES = [(1, 1, 1), (5, 3, 9), (33, 19, 35), (40, 70, 64), (130, 257, 300), (259, 300, 519), (515, 260, 261)]
+SHAPES = {"nn": ((0, 1), (1, 2)), "tn": ((1, 0), (1, 2)), "nt": ((0, 1), (2, 1)), "tt": ((1, 0), (2, 1))}
+
+
+@pytest.fixture(scope="module")
+def module() -> ad.Module:
+    return ad.compile_source(TEXT)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("layout", SHAPES)
+def test_layouts(module, layout, dtype):
+    rng = np.random.default_rng(0)
+    for sizes in SIZES:
+        a, b = (rng.normal(size=[sizes[d] for d in shape]).astype(dtype) for shape in SHAPES[layout])
+        left, right = (a.T if layout[0] == "t" else a), (b.T if layout[1] == "t" else b)
+        wanted = left.astype(np.float64) @ right.astype(np.float64)
+        found = getattr(module, layout)(a, b)
+        assert found.dtype == dtype
+        assert np.abs(found - wanted).max() <= 40 * np.finfo(dtype).eps * np.sqrt(sizes[1]) * 10, sizes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_more_than_a_product(module, threads):
+    rng = np.random.default_rng(1)
+    ad.set_num_threads(threads)
+    try:
+        for m, k, n in SIZES:
+            a, b, c = rng.normal(size=(k, m)), rng.normal(size=(k, n)) / 30, rng.normal(size=n)
+            wanted = np.tanh((1 + np.arange(m)[:, None] / 1000) * (a.T @ b**2) + c)
+            assert np.allclose(module.around(a, b, c), wanted, rtol=1e-11, atol=1e-13), (m, k, n)
+    finally:
+        ad.set_num_threads(0)
+
+
+def test_gradient_of_large_product(module):
+    rng = np.random.default_rng(2)
+    a, b, ct = rng.normal(size=(300, 280)), rng.normal(size=(280, 530)), rng.normal(size=(300, 530))
+    slope_a, slope_b = module.nn.vjp(wrt=("A", "B"))(a, b, ct)
+    assert np.allclose(slope_a, ct @ b.T, rtol=1e-10, atol=1e-10)
+    assert np.allclose(slope_b, a.T @ ct, rtol=1e-10, atol=1e-10)
