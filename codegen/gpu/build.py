@@ -125,11 +125,11 @@ class Planner:
             return max(operand, 0)
         if operand in self.nonneg:
             return operand
-        found = self._once("maximum", (operand, 0))
+        found = self.once("maximum", (operand, 0))
         self.nonneg.add(found)
         return found
 
-    def _once(self, op: str, args: tuple[p.Operand, ...]) -> p.Operand:
+    def once(self, op: str, args: tuple[p.Operand, ...]) -> p.Operand:
         """Arithmetic of sizes, which do not change while the present block runs."""
         if (op, args) not in self.memo:
             self.memo[op, args] = self.compute(op, args, "i64")
@@ -142,7 +142,7 @@ class Planner:
             return b
         if b == 1 or a == 0:
             return a
-        found = self._once("mul", (a, b))
+        found = self.once("mul", (a, b))
         if a in self.nonneg or isinstance(a, int):
             self.nonneg.add(found)
         return found

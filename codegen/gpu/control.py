@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen.gpu import plan as p
-from aotdiff.codegen.gpu.launches import element_of
+from aotdiff.codegen.gpu.launches import element_of, join
 from aotdiff.codegen.gpu.places import Cell, Flat, Host, Target, Where, mentioned, share
 from aotdiff.codegen.gpu.steps import uses_of
 
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar, dims_of
+from aotdiff.ir.types import element_of as element_type_of
 
 if TYPE_CHECKING:
     from aotdiff.codegen.gpu.build import Finish, Planner
@@ -347,4 +348,59 @@ def _while(planner: Planner, op: Op) -> None:
     loop.finish(k)
 
 
-CONTROL = {"if": _if, "withacc": _withacc, "for": _for, "while": _while}
+# A `par` one by one ---------------------------------------------------------------------------------------
+
+
+def _par(planner: Planner, op: Op) -> None:
+    """Very few iterations with kernels inside. Maps are stored as in a loop; so is what is reduced, then joined."""
+    rank, kinds, region = op.attrs["rank"], op.attrs["kinds"], op.regions[0]
+    lead = [planner.size(planner.host(v)) for v in op.operands[:rank]]
+    total, rest = planner.count(lead), [planner.size(planner.host(v)) for v in op.operands[rank:]]
+    stores: list[_Map] = []
+    for kind, value, result in zip(kinds, region.yielded, op.results, strict=True):
+        inner = tuple(rest[: len(dims_of(value.type))]) if kind == "map" else ()
+        rest = rest[len(inner) :]
+        room = Value(Array(element_type_of(value.type), (None,)), result.name)
+        stores.append(_Map(planner, "map", result if kind == "map" else room, None, inner, total))
+    k = planner.name("k")
+    planner.nonneg.add(k)
+
+    def finish(yielded: Sequence[Value]) -> None:
+        for each, value in zip(stores, yielded, strict=True):
+            each.store(value, k)
+
+    out, planner.out = planner.out, []
+    _indices(planner, region, k, lead)
+    before, planner.out = planner.out, out
+    planner.emit(p.For(k, total, (*before, *planner.nested(region, finish))))
+    for kind, each, result in zip(kinds, stores, op.results, strict=True):
+        if kind == "map":
+            planner.bind(result, Flat(each.var, (*lead, *each.inner)))
+        else:
+            planner.bind(result, Cell(_joined(planner, kind, each, total)))
+
+
+def _indices(planner: Planner, region: Region, k: str, lead: Sequence[p.Operand]) -> None:
+    """The indices of iteration k, row-major."""
+    rest: p.Operand = k
+    for arg, size in reversed(list(zip(region.args[1:], lead[1:], strict=True))):
+        planner.env[arg] = Host(planner.compute("mod", (rest, size), "i64"))
+        rest = planner.compute("floordiv", (rest, size), "i64")
+    if region.args:
+        planner.env[region.args[0]] = Host(rest)
+
+
+def _joined(planner: Planner, kind: str, each: _Map, total: p.Operand) -> str:
+    """The variable of a reduction of the values stored."""
+    buffers = [each.var]
+    if kind.startswith("arg"):
+        numbers, k = planner.alloc("i64", total), planner.name("k")
+        planner.emit(p.For(k, total, (p.Fill(numbers, "i64", k, 1, k),)))
+        buffers.append(numbers)
+    *others, found = join(planner, [(kind, each.element)], total, buffers)
+    for var in (*buffers, *others):
+        planner.emit(p.Drop(var))
+    return found
+
+
+CONTROL = {"if": _if, "withacc": _withacc, "for": _for, "while": _while, "par": _par}

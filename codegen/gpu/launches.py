@@ -159,7 +159,7 @@ def grid(planner: Planner, op: Op) -> None:
     copies = Copies(planner, wrapped, planner.count(lead)) if private else None
     args = _grid_arguments(planner, wrapped, copies.taken if copies else {})
     most = SCRATCH_BLOCKS if kernel.scratch else SUM_BLOCKS if kernel.barriers else MAP_BLOCKS
-    blocks = copies.blocks if copies else planner.compute("blocks", (planner.count(lead), BLOCK, most), "i64")
+    blocks = copies.blocks if copies else planner.once("blocks", (planner.count(lead), BLOCK, most))
     partials: list[tuple[str, str, str]] = []  # kind, element, variable
     for kind, value, result in zip(kinds, op.regions[0].yielded, op.results, strict=True):
         if kind == "map":
@@ -220,6 +220,15 @@ def _fill(planner: Planner, op: Op, lead: list[p.Operand]) -> bool:
         planner.emit(p.Fill(var, element, value, count))
         planner.bind(result, Flat(var, dims))
     return True
+
+
+def join(planner: Planner, reductions: Sequence[tuple[str, str]], count: p.Operand, values: Sequence[str]) -> list[str]:
+    """Variables of one value per reduction (two for argmax and argmin) out of `count` in each of the buffers."""
+    kernel = planner.module.fold(tuple(reductions))
+    elements = [e for kind, element in reductions for e in (element, "i64")[: 2 if kind.startswith("arg") else 1]]
+    joined = [planner.alloc(element, 1) for element in elements]
+    planner.emit(p.Launch(kernel.name, 1, (count, *values, *joined)))
+    return joined
 
 
 def _join_blocks(planner: Planner, op: Op, blocks: p.Operand, partials: list[tuple[str, str, str]]) -> None:

@@ -1,6 +1,7 @@
 """Which work the host does itself, which it controls, and which scalars therefore live on the device.
 
 - A `par` is worth a kernel of its own unless it has few iterations, known when compiling; so is sorting.
+- A `par` of very few iterations around such a `par` is a loop of the host: its kernels are inside.
 - A structured operation around such a `par` is controlled by the host: it runs its loops and branches. So is one
   that does nothing but arithmetic of integers the host has (sizes), and one whose results have sizes that only running
   it can tell. Any other operation runs in one thread of the device, together with its neighbours.
@@ -20,6 +21,7 @@ from aotdiff.ir.types import Acc, Array, Record, Scalar, dims_of, element_of
 from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant
 
 FEW = 64  # iterations that one thread may as well do
+VERY_FEW = 8  # iterations that the host goes through one by one, where each has kernels
 _STRUCTURED = ("for", "while", "if", "withacc")
 
 
@@ -87,7 +89,7 @@ class Residence:
                 self._mark(op.results[0])
         elif op.name == "stop_gradient":
             self._join(op.results[0], op.operands[0])
-        elif op.name in _STRUCTURED and self._is_control(op):
+        elif (op.name in _STRUCTURED and self._is_control(op)) or (op.name == "par" and self._is_looped(op)):
             self.control.add(op)
             _CONTROL[op.name](self, op)
         elif op.name == "record_unpack":
@@ -156,6 +158,15 @@ class Residence:
             sizes = sizes[rank:]
         raise AssertionError("a result that is none")
 
+    def _is_looped(self, op: Op) -> bool:
+        """Whether the host goes through the iterations of a `par`."""
+        return _few(op, VERY_FEW) and any(self.worth(inner) for inner in op.regions[0].ops)
+
+    def _par(self, op: Op) -> None:
+        for result in op.results:
+            self._mark(result)
+        self._region(op.regions[0])
+
     def sizes_known(self, op: Op) -> bool:
         """Whether the sizes of all results follow from what is known before the operation runs."""
         if op.name == "while" and op.attrs["kinds"]:
@@ -195,7 +206,13 @@ class Residence:
         return not any(v in self.device for v in op.operands)
 
 
-_CONTROL = {"if": Residence._if, "for": Residence._loop, "while": Residence._loop, "withacc": Residence._withacc}
+_CONTROL = {
+    "if": Residence._if,
+    "for": Residence._loop,
+    "while": Residence._loop,
+    "withacc": Residence._withacc,
+    "par": Residence._par,
+}
 
 
 def _unpacked(residence: Residence, op: Op) -> None:
@@ -210,10 +227,10 @@ def _is_integer(value: Value) -> bool:
     return isinstance(value.type, Scalar) and value.type.kind in ("i64", "bool")
 
 
-def _few(op: Op) -> bool:
+def _few(op: Op, most: int = FEW) -> bool:
     """Whether a `par` has few iterations for sure."""
     sizes = [constant(v) for v in op.operands[: op.attrs["rank"]]]
-    return all(s is not None for s in sizes) and math.prod(max(s, 0) for s in sizes) <= FEW
+    return all(s is not None for s in sizes) and math.prod(max(s, 0) for s in sizes) <= most
 
 
 def _is_short(op: Op) -> bool:

@@ -176,6 +176,24 @@ fn gather(x: f64[n], y: f64[3], k: i64[m], w: f64[m]) -> f64 = sum(w[i] * x[k[i]
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("opt", [0, 3])
+def test_very_few_iterations_with_kernels_inside(opt: int) -> None:
+    """The host goes through them, so that what is inside is parallel: maps, sums and the best of them."""
+    text = """
+fn moments(x: f64[n]) -> f64[4] = [sum(v**k for v in x) for k in 0..4]
+fn powers(x: f64[n]) -> f64[2, 3, n] = [[[x[i]**(j + k) for i in 0..n] for k in 0..3] for j in 0..2]
+fn spread(x: f64[n]) -> f64 = sum(sqrt(sum((v - k)**2 for v in x)) for k in 0..3)
+fn nearest(x: f64[n]) -> i64 = argmin([sum(abs(v - 0.5 * k) for v in x) for k in 0..5])
+fn any_above(x: f64[n], m: f64) -> bool = any([sum(x[i] * k for i in 0..n) > m for k in 0..3])
+"""
+    cpu, device = ad.compile_source(text), ad.compile_source(text, target="emulated", opt=opt)
+    assert [device.any_above(X, m) for m in (-1e9, 1e9)] == [True, False]
+    for name in ("moments", "powers", "spread", "nearest"):
+        np.testing.assert_allclose(device[name](X), cpu[name](X), rtol=1e-11)
+    np.testing.assert_allclose(device.moments.jacobian()(X), cpu.moments.jacobian()(X), rtol=1e-11)
+    np.testing.assert_allclose(device.spread.grad()(X), cpu.spread.grad()(X), rtol=1e-11)
+
+
 def test_recursion_is_refused_where_it_stands() -> None:
     text = "fn down(n: i64) -> i64 = if n <= 0 { 0 } else { down(n - 1) }\nfn f(x: f64[n]) -> f64 = sum(x) * down(3)\n"
     _, device = both(text)
