@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from aotdiff.codegen.overwrite import Overwrites
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
-from aotdiff.ir.types import Array, Record, Scalar
+from aotdiff.ir.types import Array, Record, Scalar, element_of
 from aotdiff.passes.facts import ArgOwners, Sizes
 
 _SAME_MEMORY = ("update", "insert", "shaped", "stop_gradient")
@@ -49,13 +49,18 @@ class Uses:
 
 @dataclass(slots=True)
 class Flow:
-    """Facts about one function. overwrites: map result -> the array whose memory it may take."""
+    """Facts about one function.
+
+    overwrites: map result -> the array whose memory it may take. steady: carries of a `for` that is kept as a map, too,
+    and keeps its sizes.
+    """
 
     origin: dict[Value, Value | None]
     inplace: set[tuple[Op, int]]
     last_use: dict[Region, dict[Value, int]]
     captures: dict[Op, tuple[Value, ...]]
     overwrites: dict[Value, Value] = field(default_factory=dict)
+    steady: set[tuple[Op, int]] = field(default_factory=set)
 
 
 class _Origins:
@@ -288,7 +293,16 @@ def analyse(func: Func, summaries: dict[str, Summary]) -> Flow:
     uses = uses_of(func)
     origins = _Origins(func, uses, summaries, {n: set() for n in summaries})
     origins.region(func.body)
-    return Flow(origins.origin, origins.inplace, uses.last, uses.captures, origins.overwrites.found)
+    steady = {(op, c) for op in func.body.walk() if op.name == "for" for c in _steady(op, uses.sizes)}
+    steady -= origins.inplace
+    return Flow(origins.origin, origins.inplace, uses.last, uses.captures, origins.overwrites.found, steady)
+
+
+def _steady(op: Op, sizes: Sizes) -> list[int]:
+    """Carried arrays that are yielded for a map and keep their sizes."""
+    body, carries = op.regions[0], op.attrs["carries"]
+    kept = [v for v in body.yielded[carries:] if v.owner is body and isinstance(v.type, Array) and v.index > 0]
+    return [v.index - 1 for v in kept if isinstance(element_of(v.type), Scalar) and v.index - 1 in sizes.invariant(op)]
 
 
 def uses_of(func: Func) -> Uses:

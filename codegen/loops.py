@@ -13,6 +13,9 @@ from aotdiff.codegen.values import Buffer, Ref, Scope, element_size
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar, dims_of
 
+# What is to be built somewhere: value, address, sizes, lanes.
+Slot = tuple[Value, str, tuple[str, ...], int]
+
 # Carried values -----------------------------------------------------------------------------------------
 
 
@@ -30,9 +33,13 @@ class Carry:
         assert isinstance(self.arg.type, Scalar)
         self.phis.append((fe.value_type(self.arg), fe.name(), fe.like(init, self.arg)))
 
-    def value(self, fe: FunctionEmitter) -> str | Ref:
-        """The carried value in an iteration."""
+    def value(self, fe: FunctionEmitter, k: str) -> str | Ref:
+        """The carried value in iteration k."""
         return self.phis[0][1]
+
+    def wanted(self, fe: FunctionEmitter, k: str, value: Value) -> Slot | None:
+        """Where iteration k should build the next one, if that matters."""
+        return None
 
     def owned(self) -> list[Buffer]:
         """Memory that belongs to the body."""
@@ -42,7 +49,10 @@ class Carry:
         """At the end of the body: the next values of the phis."""
         self.following = [fe.like(value, self.arg)]
 
-    def result(self, fe: FunctionEmitter) -> str | Ref:
+    def finish(self, fe: FunctionEmitter) -> None:
+        """After all steps: copies."""
+
+    def result(self, fe: FunctionEmitter, count: str) -> str | Ref:
         """After the loop."""
         return self.phis[0][1]
 
@@ -63,7 +73,7 @@ class HomeCarry(Carry):
         self.ref = Ref(self.outer.ptr, dims, self.outer.element, self.home, lanes=self.outer.lanes)
         self.pending = None
 
-    def value(self, fe: FunctionEmitter) -> Ref:
+    def value(self, fe: FunctionEmitter, k: str) -> Ref:
         return self.ref
 
     def owned(self) -> list[Buffer]:
@@ -82,7 +92,7 @@ class HomeCarry(Carry):
         if self.pending is not None:
             fe.copy_array(self.home.ptr, self.pending)
 
-    def result(self, fe: FunctionEmitter) -> Ref:
+    def result(self, fe: FunctionEmitter, count: str) -> Ref:
         return self.outer
 
 
@@ -115,7 +125,7 @@ class HandedCarry(Carry):
         names = iter(name for type_, name, _ in self.phis if type_ == "i64")
         return tuple(str(k) if k is not None else next(names) for k in known)
 
-    def value(self, fe: FunctionEmitter) -> Ref:
+    def value(self, fe: FunctionEmitter, k: str) -> Ref:
         self.buffer = self._buffer(fe, self.phis[-1][1])
         dims = self._dims(dims_of(self.arg.type))
         fe.nonneg.update(dims)
@@ -138,7 +148,7 @@ class HandedCarry(Carry):
         dims = [d for k, d in zip(dims_of(self.arg.type), out.ref.dims, strict=True) if k is None]
         self.following = [out.ref.ptr, *dims, out.flag]
 
-    def result(self, fe: FunctionEmitter) -> Ref:
+    def result(self, fe: FunctionEmitter, count: str) -> Ref:
         flag = self.phis[-1][1]
         if self.phis[-1][2] == self.following[-1] == "true":
             flag = "true"
@@ -171,8 +181,12 @@ class FixedMap:
         self.value, self.results, self.inner = value, [result], inner
         known = dims_of(result.type)
         dims = tuple(str(k) if k is not None else d for k, d in zip(known, (count, *inner), strict=True))
-        self.array = fe.new_result(result, dims, result.type.element)
+        self.array = self._room(fe, result, dims)
         self.slot = ""
+
+    def _room(self, fe: FunctionEmitter, result: Value, dims: tuple[str, ...]) -> Ref:
+        assert isinstance(result.type, Array)
+        return fe.new_result(result, dims, result.type.element)
 
     def open(self, fe: FunctionEmitter, region: Region, k: str) -> None:
         linear = fe.mul(k, fe.count(self.inner))
@@ -279,19 +293,23 @@ class FixedOffsets:
 
 def _make_maps(fe: FunctionEmitter, op: Op, region: Region, sizes: Sequence[Value], count: str | None) -> list:
     """Map results of a loop; `count` is None where it is not known."""
+    from aotdiff.codegen.trails import TrailMap, trailing
+
     kinds, carries = op.attrs["kinds"], op.attrs["carries"]
     results = iter(op.results[carries + (op.name == "while") :])
     values = region.yielded[carries:]
     plain = [v for kind, v in zip(kinds, values, strict=True) if kind == "map"]
     inner = iter(inner_sizes(fe, plain, sizes))
     maps: list = []
-    for kind, value in zip(kinds, values, strict=True):
+    for n, (kind, value) in enumerate(zip(kinds, values, strict=True)):
+        result = next(results)
         if kind == "cat":
-            maps.append(GrowingMap(fe, value, [next(results), next(results)], None, count))
+            maps.append(GrowingMap(fe, value, [result, next(results)], None, count))
         elif count is None:
-            maps.append(GrowingMap(fe, value, [next(results)], next(inner), None))
+            maps.append(GrowingMap(fe, value, [result], next(inner), None))
         else:
-            maps.append(FixedMap(fe, value, next(results), count, next(inner)))
+            make = TrailMap if trailing(fe, op, n, value, result) else FixedMap
+            maps.append(make(fe, value, result, count, next(inner)))
     return maps
 
 
@@ -310,7 +328,7 @@ class _Loop:
         self.k = fe.name()
         fe.nonneg.add(self.k)
         self.hole = fe.hole()
-        self.values = [c.value(fe) for c in carries]
+        self.values = [c.value(fe, self.k) for c in carries]
 
     def bind(self, region: Region) -> None:
         self.fe.env[region.args[0]] = self.k
@@ -323,9 +341,12 @@ class _Loop:
         scope = fe.enter(region, [b for c in self.carries for b in c.owned()])
         for m in self.maps:
             m.open(fe, region, self.k)
-        hinted = hint_slots(
-            fe, region, [(m.value, m.slot, m.inner, m.array.lanes) for m in self.maps if isinstance(m, FixedMap)]
-        )
+        slots = [(m.value, m.slot, m.inner, m.array.lanes) for m in self.maps if isinstance(m, FixedMap)]
+        for carry, value in zip(self.carries, region.yielded, strict=False):
+            slot = carry.wanted(fe, self.k, value)
+            if slot is not None:
+                slots.append(slot)
+        hinted = hint_slots(fe, region, slots)
         fe.run(scope)
         for m in sorted(self.maps, key=lambda m: m.slot in hinted):
             m.store(fe, self.k)
@@ -342,8 +363,8 @@ class _Loop:
             carry.step(fe, scope, value, taken)
         for home in homes:
             home.copy_back(fe, homes)
-        for home in homes:
-            home.finish(fe)
+        for carry in self.carries:
+            carry.finish(fe)
 
     def _back(self) -> None:
         fe = self.fe
@@ -360,7 +381,7 @@ class _Loop:
         """Results, behind the loop."""
         fe, carries = self.fe, len(self.carries)
         for carry, result in zip(self.carries, self.op.results, strict=False):
-            fe.bind(result, carry.result(fe))
+            fe.bind(result, carry.result(fe, count))
         if self.op.name == "while":
             fe.nonneg.add(count)
             fe.bind(self.op.results[carries], count)
@@ -369,11 +390,18 @@ class _Loop:
 
 
 def emit_for(fe: FunctionEmitter, op: Op) -> None:
+    from aotdiff.codegen.trails import TrailCarry, TrailMap
+
     carries, region = op.attrs["carries"], op.regions[0]
     limit = fe.val(op.operands[0])
     count = fe.clamp(limit) if op.attrs["kinds"] else limit
     maps = _make_maps(fe, op, region, op.operands[1 + carries :], count)
-    made = [_make_carry(fe, op, c, region.args[1 + c], op.operands[1 + c]) for c in range(carries)]
+    trails = {m.value: m for m in maps if isinstance(m, TrailMap)}
+    pairs = zip(region.args[1:], op.operands[1 : 1 + carries], strict=True)
+    made = [
+        TrailCarry(fe, arg, init, trails[arg]) if arg in trails else _make_carry(fe, op, c, arg, init)
+        for c, (arg, init) in enumerate(pairs)
+    ]
     loop = _Loop(fe, op, made, maps)
     body = fe.label("body")
     fe.branch(fe.op(f"icmp slt i64 {loop.k}, {limit}"), body, loop.exit)

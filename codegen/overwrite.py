@@ -62,7 +62,7 @@ class Overwrites:
     def _dies(self, array: Value) -> bool:
         """Whether it is ours, and the operations around are the last to use it."""
         origin = self._origin(array)
-        if origin is not None and origin in self._params:
+        if origin is not None and (origin in self._params or not _is_fresh(origin)):
             return False
         for region, index, once in reversed(self._frames):
             if self._last_use[region].get(array) != index:
@@ -78,6 +78,14 @@ class Overwrites:
         if len(dims_of(array.type)) != rank:
             return False
         return all(is_size(self._sizes.size(array, n), op.operands[n]) for n in range(rank))
+
+
+def _is_fresh(array: Value) -> bool:
+    """Whether memory that comes from there is surely our own: what a loop carries may be what it started from."""
+    op = array.op
+    if op is None or op.name in ("par", "argsort", "call"):
+        return True
+    return op.name == "for" and array.index >= op.attrs["carries"]
 
 
 def _read_in_step(op: Op) -> list[Value]:

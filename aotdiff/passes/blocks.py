@@ -80,14 +80,8 @@ def _same(a: Sequence[Value], b: Sequence[Value]) -> bool:
 
 
 def dims_by_source(array: Value, sizes: Sizes) -> list[Size]:
-    """The sizes of an array or handle; values that are sizes of arrays as the array and axis, so that they compare."""
-    return [_source(sizes.size(array, axis), sizes) for axis in range(len(dims_of(array.type)))]
-
-
-def _source(size: Size, sizes: Sizes) -> Size:
-    if isinstance(size, Value) and size.op is not None and size.op.name == "dim":
-        return sizes.size(size.op.operands[0], size.op.attrs["axis"])
-    return size
+    """The sizes of an array or handle, so that equal ones compare equal."""
+    return [sizes.by_source(array, axis) for axis in range(len(dims_of(array.type)))]
 
 
 class _Blocks:

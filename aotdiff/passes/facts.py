@@ -120,7 +120,14 @@ class Sizes:
         return carries
 
     def _same_sizes(self, a: Value, b: Value) -> bool:
-        return all(self.size(a, k) == self.size(b, k) for k in range(len(dims_of(a.type))))
+        return all(self.by_source(a, k) == self.by_source(b, k) for k in range(len(dims_of(a.type))))
+
+    def by_source(self, value: Value, axis: int) -> Size:
+        """The size; a value that is the size of an array as the array and axis, so that equal sizes compare equal."""
+        found = self.size(value, axis)
+        if isinstance(found, Value) and found.op is not None and found.op.name == "dim":
+            return self.size(found.op.operands[0], found.op.attrs["axis"])
+        return found
 
 
 def _par_size(sizes: Sizes, op: Op, value: Value, axis: int) -> Size | None:
