@@ -321,7 +321,7 @@ def _par(u: _Unroller, op: Op, operands: list[Value]) -> bool:
     if not u.unrolls(op, operands):
         return False
     region = op.regions[0]
-    if any(isinstance(v.type, Array) and not _is_small(v.type) for v in region.yielded):
+    if not all(isinstance(v.type, Scalar) or _is_small(v.type) for v in region.yielded):
         return False
     extents = [constant(n) for n in operands[: op.attrs["rank"]]]
     rows = []

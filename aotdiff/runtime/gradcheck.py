@@ -77,6 +77,8 @@ def gradcheck(
     `wrt` names the parameters (default: all of a float type). Raises `GradcheckError` with a table of the entries
     that do not agree.
     """
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"the arguments are a tuple: gradcheck({f.interface.name}, (x,)), not {type(args).__name__}")
     if wrt is None:
         names = tuple(p.name for p in f.parameters if float_part(p.kind) is not None) or default_wrt(f.interface)
     else:
