@@ -29,6 +29,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     lift_accumulators,
     merge_accumulators,
     merge_branches,
+    parallel_loops,
     precompute,
     sink,
     specialize,

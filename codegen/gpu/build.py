@@ -398,6 +398,22 @@ def _check(planner: Planner, op: Op) -> None:
     planner.emit(p.Check(cond, site, tuple(operands)))
 
 
+def _insert(planner: Planner, op: Op) -> None:
+    """A block of an array of rank 1 copied into its place; where a check has failed it may not fit."""
+    value, block = op.operands[0], planner.flat(op.operands[1])
+    type_ = value.type
+    assert isinstance(type_, Array) and isinstance(type_.element, Scalar)
+    element, dims = type_.element.kind, planner.flat(value).dims
+    start = planner.host(op.operands[2])
+    count = block.dims[0]
+    var = planner.take(value, element, dims[0], alone=op.operands.count(value) == 1)
+    fits = planner.compute("le", (planner.plus(start, count), dims[0]), "i64", "bool")
+    inside = planner.compute("ge", (start, 0), "i64", "bool")
+    copy = p.Copy(var, block.var, element, count, start)
+    planner.emit(p.If(planner.compute("and", (fits, inside), "bool"), (copy,), ()))
+    planner.bind(op.results[0], Flat(var, dims))
+
+
 def _record_make(planner: Planner, op: Op) -> None:
     fields = [share(planner, planner.env[v]) for v in op.operands]
     planner.bind(op.results[0], Fields(fields))
@@ -418,6 +434,7 @@ _HOST = {
     "stop_gradient": _same,
     "undef": _undef,
     "check": _check,
+    "insert": _insert,
     "record_make": _record_make,
     "record_unpack": _record_unpack,
 }

@@ -66,6 +66,8 @@ class Residence:
             return op.results[0] not in self.device
         if op.name == "check":
             return op.operands[0] not in self.device
+        if op.name == "insert":  # a copy, where the elements lie together
+            return len(dims_of(op.operands[0].type)) == 1 and not isinstance(element_of(op.operands[0].type), Record)
         return op.name in ("dim", "shaped", "reshape", "stop_gradient", "undef", "record_make", "record_unpack")
 
     def worth(self, op: Op) -> bool:
@@ -94,7 +96,7 @@ class Residence:
             _CONTROL[op.name](self, op)
         elif op.name == "record_unpack":
             _unpacked(self, op)
-        elif op.name not in ("dim", "undef"):
+        elif op.name not in ("dim", "undef") and not (op.name == "insert" and self.is_host(op)):
             self.control.discard(op)
             for result in op.results:
                 self._mark(result)

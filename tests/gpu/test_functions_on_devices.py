@@ -176,6 +176,56 @@ fn gather(x: f64[n], y: f64[3], k: i64[m], w: f64[m]) -> f64 = sum(w[i] * x[k[i]
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10)
 
 
+LOOPS = """
+fn heat(u0: f64[n], source: f64[n], steps: i64) -> f64[n] {
+    var u = u0
+    for s in 0..steps {
+        var next = u
+        for i in 1..n-1 { next[i] = u[i] + 0.1 * (u[i - 1] - 2.0 * u[i] + u[i + 1] + source[i]) }
+        u = next
+    }
+    u
+}
+fn totals(x: f64[n], k: i64[n]) -> f64 {
+    var s = 0.0
+    var h = zeros(3)
+    for i in 0..n {
+        let v = sin(x[i])
+        s += v
+        h[k[i]] += v * v
+        h[k[i] // 2] += x[i]
+    }
+    s * h[0] + h[1] - h[2]
+}
+fn past_the_end(x: f64[n], m: i64) -> f64[n] {
+    var y = x
+    for i in 0..m { y[i + 2] = 2.0 * x[i] }
+    y
+}
+"""
+
+
+def test_loops_of_independent_iterations() -> None:
+    """Written one element at a time, run side by side: the function and, as it is so before, its derivatives."""
+    cpu, device = both(LOOPS)
+    k = RNG.integers(0, 3, 1000)
+    for n, steps in ((1000, 7), (3, 2), (2, 2), (1, 1), (0, 3), (5, 0)):
+        args = [X[:n], X[:n] ** 2, steps]
+        np.testing.assert_allclose(device.heat(*args), cpu.heat(*args), rtol=1e-12)
+        got, want = (m.heat.vjp(wrt=("u0", "source"))(*args, np.cos(X[:n])) for m in (device, cpu))
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_allclose(g, w, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(device.totals(X, k), cpu.totals(X, k), rtol=1e-11)
+    np.testing.assert_allclose(device.totals.grad()(X, k), cpu.totals.grad()(X, k), rtol=1e-10, atol=1e-10)
+    plan = device.totals.grad()._only[1].plan
+    assert not plan.serial
+    for m in (-3, 0, 5):
+        np.testing.assert_array_equal(device.past_the_end(X, m), cpu.past_the_end(X, m))
+    for module in (cpu, device):
+        with pytest.raises(IndexError, match="index 10 is out of range for size 10"):
+            module.past_the_end(X[:10], 9)
+
+
 @pytest.mark.parametrize("opt", [0, 3])
 def test_very_few_iterations_with_kernels_inside(opt: int) -> None:
     """The host goes through them, so that what is inside is parallel: maps, sums and the best of them."""

@@ -71,12 +71,14 @@ def device_graph(
     `early`: everything is inlined before it is differentiated too, so that no call leaves a record of what its
     reverse sweep needs.
     """
-    from aotdiff.passes.pipeline import run
+    from aotdiff.passes.pipeline import PREPARE, run
     from aotdiff.runtime.compiler import subset
 
     graph, name = compiler.derivative(root, places, real)
     if early:
         run(graph, ("inline-rules-kept",))
+    if compiler.options.opt > 1:  # before differentiation: what is parallel has parallel derivatives
+        run(graph, (*PREPARE, "parallel-loops"))
     compiler.expand(graph)
     graph = subset(graph, [name])
     for func in graph.funcs.values():  # what differentiates is expanded: rules only look like recursion now
