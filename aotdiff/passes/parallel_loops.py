@@ -11,6 +11,7 @@ What the iterations compute must not look at carried values otherwise. Loops ins
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -63,7 +64,7 @@ def _parallel(op: Op) -> tuple[list[Op], list[Value]] | None:
     body, carries = op.regions[0], op.attrs["carries"]
     if "cat" in op.attrs["kinds"] or any(not isinstance(a.type, (Array, Scalar)) for a in body.args):
         return None
-    uses = use_counts(body)
+    uses = Counter(use_counts(body))
     found: list[_Carry] = []
     for arg, value in zip(body.args[1:], body.yielded, strict=False):
         carry = _carry(body, arg, value, uses)
@@ -77,7 +78,7 @@ def _parallel(op: Op) -> tuple[list[Op], list[Value]] | None:
     return _Writer(op, found).write()
 
 
-def _carry(body: Region, arg: Value, value: Value, uses: dict[Value, int]) -> _Carry | None:
+def _carry(body: Region, arg: Value, value: Value, uses: Counter[Value]) -> _Carry | None:
     if value is arg:
         return _Carry("keep")
     if isinstance(arg.type, Scalar):
@@ -91,7 +92,7 @@ def _carry(body: Region, arg: Value, value: Value, uses: dict[Value, int]) -> _C
     return _array(body, arg, value, uses)
 
 
-def _array(body: Region, arg: Value, value: Value, uses: dict[Value, int]) -> _Carry | None:
+def _array(body: Region, arg: Value, value: Value, uses: Counter[Value]) -> _Carry | None:
     """The chain of writes from the carried array to the next one."""
     carry = _Carry("acc", sized={arg})
     here = set(body.ops)
@@ -125,7 +126,7 @@ def _array(body: Region, arg: Value, value: Value, uses: dict[Value, int]) -> _C
 
 
 def _added(
-    op: Op, base: Value, uses: dict[Value, int], looked: int, here: set[Op]
+    op: Op, base: Value, uses: Counter[Value], looked: int, here: set[Op]
 ) -> tuple[Value, set[Op]] | None:
     """What an update adds to the element that was there, and the operations that do it."""
     add = op.operands[1].op
