@@ -57,7 +57,7 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
     one, many = _Cost(flow, lanes, {region.args[-1]: 1}, rows).both(region)
     if many >= 0.8 * one:
         return None
-    several = _several(region, flow.varying)
+    several = _several(region, flow.varying, any(k.startswith("arg") for k in op.attrs["kinds"]))
     if is_contraction(op):
         several = min(several, 4)  # four rows of four vectors are sixteen sums: more have no registers
     return Plan(lanes, several, flow.varying, flow.local, rows)
@@ -80,12 +80,15 @@ def _is_sum(op: Op) -> bool:
     return all(inner.name in _SIMPLE for inner in op.regions[0].ops)
 
 
-def _several(region: Region, varying: set[Value]) -> int:
-    """How many vectors a strip takes: several where the next operation would otherwise wait for the one before."""
+def _several(region: Region, varying: set[Value], waits: bool) -> int:
+    """How many vectors a strip takes: several where the next operation would otherwise wait for the one before.
+
+    waits: there is a reduction of several steps.
+    """
     work = sum(1 for op in region.walk() if op.results and op.results[0] in varying)
     if any(op.name in ("par", "for", "while") for op in region.ops):
         return MANY if work <= 10 else 4 if work <= 24 else 2 if work <= 40 else 1
-    return 2 if work <= 64 else 1
+    return 4 if waits and work <= 10 else 2 if work <= 64 else 1
 
 
 def _worth_a_look(op: Op) -> bool:

@@ -120,6 +120,7 @@ class Reduction:
         self.kind = kind
         self.type = type_
         self.lanes = lanes
+        self.begun = False  # whether accumulators already have the index of an iteration
 
     @property
     def width(self) -> int:
@@ -170,9 +171,10 @@ class Reduction:
     def _join_index(self, fe: FunctionEmitter, state: list[str], value: str, linear: str) -> list[str]:
         """The first winner keeps its index; NaN wins over anything but an earlier NaN."""
         (best, at), t, c, index = state, fe.ty(self.type.kind), fe.ty("bool"), fe.ty("i64")
-        better = self.beats(fe, value, best)
-        first = fe.op(f"icmp slt {index} {at}, {fe.zero('i64')}")
-        take = fe.op(f"or {c} {first}, {better}")
+        take = self.beats(fe, value, best)
+        if not self.begun:
+            first = fe.op(f"icmp slt {index} {at}, {fe.zero('i64')}")
+            take = fe.op(f"or {c} {first}, {take}")
         return [
             fe.op(f"select {c} {take}, {t} {value}, {t} {best}"),
             fe.op(f"select {c} {take}, {index} {linear}, {index} {at}"),

@@ -307,18 +307,50 @@ class _Body:
         start, end = self.nest.span(-1)
         count = end if start == "0" else fe.op(f"sub i64 {end}, {start}")
         main = fe.add(start, fe.op(f"and i64 {count}, {-self.lanes}"))
-        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes, start)
-        level.close(fe, self.strip(level.index, level.accumulators, []))
-        return main, level.accumulators
+        return main, self._run(start, main, {})
+
+    def _run(self, start: str, end: str, decided: dict[Value, bool]) -> list[str]:
+        """Whole strips from `start` to before `end`. Arg-reductions begin with the indices of the first strip."""
+        fe, lanes = self.fe, self.lanes
+        states = [s for r in self.wide for s in r.starts(fe)]
+        numbers = ", ".join(f"i64 {n}" for n in range(lanes))
+        for n, (type_, _) in enumerate(states):
+            if self._is_index(n):
+                first = fe.splat(self._linear(start), "i64", lanes)
+                states[n] = (type_, fe.op(f"add {type_} {first}, <{numbers}>"))
+        level = Level(fe, end, states, lanes, start)
+        for r in self.wide:
+            r.begun = True
+        level.close(fe, self.strip(level.index, level.accumulators, [], decided))
+        for r in self.wide:
+            r.begun = False
+        some = fe.op(f"icmp slt i64 {start}, {end}")
+        found = list(level.accumulators)
+        for n, (type_, _) in enumerate(states):
+            if self._is_index(n):
+                found[n] = fe.op(f"select i1 {some}, {type_} {found[n]}, {type_} splat (i64 -1)")
+        return found
+
+    def _is_index(self, n: int) -> bool:
+        """Whether accumulator n is the index of an arg-reduction."""
+        for r in self.wide:
+            if n < r.width:
+                return n == 1
+            n -= r.width
+        return False
+
+    def _linear(self, index: str) -> str:
+        """The index over all loops."""
+        return (
+            index if len(self.nest.extents) == 1 else self.fe.add(self.fe.mul(self.linear, self.nest.lead[-1]), index)
+        )
 
     def inner(self, known: Range) -> tuple[str, str, list[str]]:
         """Whole strips away from the edges: (the first iteration, the one behind the last, accumulators)."""
         fe = self.fe
         low, high = known.bounds(fe, *self.nest.span(-1))
         main = fe.add(low, fe.op(f"and i64 {fe.op(f'sub i64 {high}, {low}')}, {-self.lanes}"))
-        level = Level(fe, main, [s for r in self.wide for s in r.starts(fe)], self.lanes, low)
-        level.close(fe, self.strip(level.index, level.accumulators, [], known.decided))
-        return low, main, level.accumulators
+        return low, main, self._run(low, main, known.decided)
 
     def edges(self, low: str, main: str) -> list[str]:
         """What is before `low` and what comes from `main` on, in strips with some lanes idle in the last of each."""
@@ -379,7 +411,7 @@ class _Body:
         fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: base}, masks, {}, index, decided or {})
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
         fe.env[index] = fe.op(f"add nuw nsw <{lanes} x i64> {fe.splat(base, 'i64', lanes)}, <{numbers}>")
-        at = base if len(nest.extents) == 1 else fe.add(fe.mul(self.linear, nest.lead[-1]), base)
+        at = self._linear(base)
         scope = fe.enter(nest.region)
         fe.rolled = bool(masks)  # what is left over is little: code for it should be, too
         turned = [turn(fe, array, base) for array in self.plan.rows]

@@ -25,7 +25,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strips wherever they are possible."""
     monkeypatch.setattr(lanes._Cost, "both", lambda self, region: (1.0, 0.0))
     monkeypatch.setattr(lanes, "_worth_a_look", lambda op: True)
-    monkeypatch.setattr(lanes, "_several", lambda region, varying: 2)
+    monkeypatch.setattr(lanes, "_several", lambda *_: 2)
 
 
 def single(params, body, loc=None) -> Module:
