@@ -85,10 +85,26 @@ def _several(region: Region, varying: set[Value], waits: bool) -> int:
 
     waits: there is a reduction of several steps.
     """
-    work = sum(1 for op in region.walk() if op.results and op.results[0] in varying)
+    total = sum(1 for op in region.walk() if op.results and op.results[0] in varying)
     if any(op.name in ("par", "for", "while") for op in region.ops):
+        work = max(_work(region, varying), total // 2)  # all of it is written once for each vector, and compiled
         return MANY if work <= 10 else 4 if work <= 24 else 2 if work <= 40 else 1
-    return 4 if waits and work <= 10 else 2 if work <= 64 else 1
+    return 4 if waits and total <= 10 else 2 if total <= 64 else 1
+
+
+def _work(region: Region, varying: set[Value]) -> int:
+    """Operations of the largest loop body; what hardly ever runs does not count."""
+    own = largest = 0
+    for op in region.ops:
+        regions = op.regions[1:] if op.attrs.get("rare") else op.regions
+        inner = [_work(r, varying) for r in regions]
+        if op.name == "if":
+            own += sum(inner)
+        elif op.regions:
+            largest = max(largest, *inner)
+        elif op.results and op.results[0] in varying:
+            own += 1
+    return max(own, largest)
 
 
 def _worth_a_look(op: Op) -> bool:
@@ -361,7 +377,7 @@ class _Cost:
         elif op.name == "while":
             inner, width = inner * _USUAL_COUNT, 1.0
         one = many = 0.0
-        for region in op.regions:
+        for region in op.regions[1:] if op.attrs.get("rare") else op.regions:
             a, b = self._region(region, inner, width)
             one, many = one + a, many + b
         loop = inner if op.name in ("par", "for", "while") else times
