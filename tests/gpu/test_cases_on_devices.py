@@ -18,6 +18,7 @@ RECURSIVE = {
     "endless_recursion": ("adding", "last", "mutual"),
     "found_call_in_condition": ("halvings",),
     "found_errors_in_gradients": ("unused_walk",),
+    "found_recursion_in_jacobian": ("products",),
     "integers": ("gcd",),
     "recursion": ("power", "pairwise", "sine_next", "legendre", "horner"),
 }
