@@ -164,7 +164,7 @@ def over(a: float | None, b: float | None) -> float | None:
 def summary(times: Times, evals: list[str]) -> list[str]:
     """Gradients in microseconds, as multiples of C, and how many times slower the fastest framework is."""
     lines = [
-        "| gradient, microseconds | S | M | L | times hand-written C, S / M / L | fastest framework, times, S / M / L |",
+        "| gradient, microseconds | S | M | L | times C, S / M / L | fastest framework, times, S / M / L |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for name in evals:
