@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from aotdiff.runtime.interface import Interface
 
 
+_MUCH = 150_000  # characters of LLVM text
+
+
 def function(
     compiler: Compiler, root: str, places: Places, interface: Interface, real: str
 ) -> tuple[DeviceBinder, GpuNative]:
@@ -36,8 +39,13 @@ def _emulated(compiler: Compiler) -> tuple[Any, Any, str]:
     from aotdiff.codegen.gpu.emulated import EmulatedTarget
 
     options = compiler.codegen_options()
-    quick = replace(options, opt=min(options.opt, 1))  # it is made for looking at, not for speed
-    return EmulatedTarget, lambda text: driver.object_from(text, quick), "emulated"
+
+    def finish(text: str) -> bytes:
+        """It is made for looking at, not for speed: where there is much, it is compiled as it is."""
+        most = 0 if len(text) > _MUCH else 1
+        return driver.object_from(text, replace(options, opt=min(options.opt, most)))
+
+    return EmulatedTarget, finish, "emulated"
 
 
 def _cuda(compiler: Compiler) -> tuple[Any, Any, str]:
