@@ -223,17 +223,32 @@ def _by_columns(b: Builder, func: Func, args: list[Value], wrt: Wrt, sizes: list
     for w in wrt:
         type_ = func.params[w].type
         if isinstance(type_, Scalar):
-            table.append(_jvp(b, func, args, [b.const(1.0, type_)], (w,), value=False))
+            table.append(_column(b, func, args, b.const(1.0, type_), w))
             continue
         extents = b.dims(args[w])
 
         def column(b: Builder, *at: Value, w: int = w, type_: Type = type_, extents: Sizes = extents) -> list[Value]:
-            return _jvp(b, func, args, [_one_hot(b, type_, extents, at)], (w,), value=False)
+            return _column(b, func, args, _one_hot(b, type_, extents, at), w)
 
         inner = [n for row in sizes for n in row]
         columns = b.par(extents, ["map"] * len(results), column, inner)
         table.append([_swapped(b, c, extents, row) for c, row in zip(columns, sizes, strict=True)])
     return [column[r] for r in range(len(results)) for column in table]
+
+
+def _column(b: Builder, func: Func, args: list[Value], tangent: Value, w: int) -> list[Value]:
+    """What one tangent gives, in the type of what it is a tangent of: rows come in that type too."""
+    element = element_of(func.params[w].type)
+    assert isinstance(element, Scalar), "a parameter is of numbers"
+    return [_converted(b, v, element) for v in _jvp(b, func, args, [tangent], (w,), value=False)]
+
+
+def _converted(b: Builder, value: Value, element: Scalar) -> Value:
+    if isinstance(value.type, Scalar):
+        return b.cast(value, element)
+    if element_of(value.type) == element:
+        return value
+    return b.par(b.dims(value), ["map"], lambda b, *at: [b.cast(b.read(value, *at), element)])[0]
 
 
 def _swapped(b: Builder, columns: Value, outer: Sizes, inner: Sizes) -> Value:

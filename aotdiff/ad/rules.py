@@ -169,8 +169,9 @@ def _(b: Builder, op: Op, c: Value) -> Value:
 
 @partial("cast", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
-    """c in the operand's type"""
-    return b.cast(c, op.operands[0].type)
+    """c in the type of the other side: a cotangent comes in the result's type, a tangent in the operand's"""
+    x, y = op.operands[0].type, op.result.type
+    return b.cast(c, x if c.type == y else y)
 
 
 # Choices -------------------------------------------------------------------------------------------------

@@ -104,6 +104,8 @@ class CallRule:
         views, origins, result = node.shapes
         args = [shown(s, view) if type(s) is Tensor else s.array() if type(s) is Hole else s
                 for s, view in zip(saved, views)]  # fmt: skip
+        if self.device is not None and type(ct) is float and result:
+            ct = device_tensors.beside(args, ct, self.result)
         made = self._split(self.run(*args, reshaped(ct, result, self.result)))
         if self.device is not None:
             return [device_tensors.placed(self.device, g, self.dtype, origin) for g, origin in zip(made, origins)]
@@ -119,7 +121,11 @@ class CallRule:
             return self._split(self.vjp(*self._nested(args + cts)))
         views, origins, result = node.shapes
         args = [a if view is None or type(a) is not Tensor else _reshape(a, view) for a, view in zip(args, views)]
+        if self.device is not None and result and ct.ndim == 0:
+            ct = device_tensors.beside(args, ct)
         made = self._split(self.vjp(*args, _reshape(ct, result)))
+        if self.device is not None:
+            made = [device_tensors.returned(self.device, g, origin) for g, origin in zip(made, origins)]
         return [_reshape(g, origin) for g, origin in zip(made, origins)]
 
     def _nested(self, flat: list[Any]) -> list[Any]:

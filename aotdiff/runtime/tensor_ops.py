@@ -191,7 +191,8 @@ def _run(f: Function, operands: Sequence[Any], views: Any, out: Shape | None, re
     if device is not None:
         from aotdiff.runtime.gpu.tensors import placed
 
-        return wrap(placed(device, made, DTYPES[result], np.shape(made) if out is None else out), node)
+        made = placed(device, made, DTYPES[result], np.shape(made) if out is None else out)
+        return wrap(np.asarray(made, DTYPES[result]) if type(made) is float else made, node)
     if out is not None or result != "f64":
         made = np.asarray(made, DTYPES[result]).reshape(out or ())
     return wrap(made, node)

@@ -47,6 +47,21 @@ class ViewRule:
         return (self.back(ct, node.shapes),)
 
 
+class DeviceViewRule(ViewRule):
+    """The same for a tensor on a device: a number that comes from the host goes there."""
+
+    def __init__(self, rule: ViewRule, kind: str) -> None:
+        super().__init__(rule.name, rule.back)
+        self.kind = kind
+
+    def raw(self, node: Node, ct: Any) -> Sequence[Any]:
+        data = np.asarray(ct, node.likes) if type(ct) is float else ct
+        return super().raw(node, device_tensors.moved(data, self.kind))
+
+    def recorded(self, node: Node, ct: Tensor) -> Sequence[Tensor]:
+        return super().recorded(node, device_tensors.to_device(ct, self.kind))
+
+
 def _view(t: Tensor, array: np.ndarray, rule: ViewRule, details: Any) -> Tensor:
     """A tensor that shows `array`, part of the memory of `t`."""
     made = Tensor(array, None, cell_of(t))
@@ -56,6 +71,8 @@ def _view(t: Tensor, array: np.ndarray, rule: ViewRule, details: Any) -> Tensor:
 
 
 def _node(t: Tensor, rule: ViewRule, details: Any) -> Node:
+    if t.on_device:
+        rule = DeviceViewRule(rule, t.device)
     node = Node(rule, (), None, (t if t._node is None else t._node,))
     node.shapes, node.likes = details, t.dtype
     return node

@@ -290,3 +290,31 @@ def test_forms(name: str, form: str, extra: list[Any]) -> None:
     want, got = (getattr(module[name], form)()(*args) for module in (cpu, device))
     for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
         np.testing.assert_allclose(g, w, rtol=1e-11, atol=1e-12)
+
+
+NARROWED = """
+fn narrow(x: f64[n], s: f64) -> (i64[n], f32[n]) = ([i64(v) for v in x], [f32(v * s) for v in x])
+fn wide(x: f32[n]) -> f64[n] = [f64(v)**2 for v in x]
+fn total(x: f64[n], y: f32[n]) -> f64 = sum(x[i]**2 * f64(y[i])**2 for i in 0..n)
+fn number(x: f64) -> f32 = f32(x * x)
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulated"])
+def test_derivatives_through_conversions_between_floats(target: str) -> None:
+    """Tangents come in the type of the result; jacobians in that of what they are by, by columns as by rows."""
+    m = ad.compile_source(NARROWED, target=target)  # type: ignore[arg-type]
+    x, y = np.array([1.0, 2.0, 3.0]), np.array([2.0, 1.0, 3.0], np.float32)
+    tangent = m.narrow.jvp(wrt=("x", "s"))(x, 2.0, np.ones(3), 1.0)
+    jacobian, by_s = m.narrow.jacobian(wrt=("x", "s"))(x, 2.0)
+    assert tangent.dtype == np.float32 and tangent.tolist() == [3.0, 4.0, 5.0]
+    assert jacobian.dtype == by_s.dtype == np.float64
+    assert jacobian.tolist() == np.diag([2.0, 2.0, 2.0]).tolist() and by_s.tolist() == [1.0, 2.0, 3.0]
+    tangent, jacobian = m.wide.jvp()(y, y), m.wide.jacobian()(y)
+    assert tangent.dtype == np.float64 and tangent.tolist() == [8.0, 2.0, 18.0]
+    assert jacobian.dtype == np.float32 and jacobian.tolist() == np.diag([4.0, 2.0, 6.0]).tolist()
+    (xx, xy), (yx, yy) = m.total.hessian(wrt=("x", "y"))(x, y)
+    assert [a.dtype for a in (xx, xy, yx, yy)] == [np.float64, np.float32, np.float64, np.float32]
+    assert xx.tolist() == np.diag([8.0, 2.0, 18.0]).tolist() and yy.tolist() == np.diag([2.0, 8.0, 18.0]).tolist()
+    assert xy.tolist() == yx.tolist() == np.diag([8.0, 8.0, 36.0]).tolist()
+    assert m.number.jvp()(3.0, 1.0) == 6.0 and m.number.jacobian()(3.0) == 6.0

@@ -157,6 +157,13 @@ class EmulatedDevice:
         for stream in streams:
             self._put(stream, lambda: owner and None)
 
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        raise BufferError("memory of the emulated device is not for other libraries: cpu() copies it")
+
+    def dlpack(self, array: Any, **options: Any) -> Any:
+        return self.dlpack_device
+
     # Kernels ----------------------------------------------------------------------------------------------
 
     def load(self, code: bytes, names: Sequence[str]) -> dict[str, _Kernel]:

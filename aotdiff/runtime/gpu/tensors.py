@@ -48,6 +48,23 @@ def placed(device: Any, value: Any, dtype: np.dtype, shape: Shape) -> Any:
     return put(device, np.full(shape, value, dtype))
 
 
+def beside(args: Sequence[Any], ct: Any, dtype: Any = None) -> Any:
+    """The cotangent of one number, which may be in host memory, where the arrays of its call are.
+
+    A Python float (of this dtype) comes back as data, a tensor as a tensor.
+    """
+    for arg in args:
+        data = arg._data if type(arg) is Tensor else arg
+        if type(data) is DeviceArray:
+            return to_device(ct, data.device.kind) if type(ct) is Tensor else put(data.device, np.asarray(ct, dtype))
+    return ct
+
+
+def returned(device: Any, g: Tensor, shape: Shape | None) -> Tensor:
+    """The gradient of an argument seen as one number, where that is an array on the device outside."""
+    return to_device(g, device.kind) if shape and g.ndim == 0 else g
+
+
 def on_stream(stream: Any, call: Any, *args: Any) -> Any:
     """A call that puts its work on another stream than the present one."""
     with streams.stream(stream):
@@ -96,7 +113,7 @@ class _Move:
     saves = False
 
     def raw(self, node: Any, ct: Any) -> Sequence[Any]:
-        return (moved(ct, node.shapes),)
+        return (moved(np.asarray(ct, node.likes) if type(ct) is float else ct, node.shapes),)
 
     def recorded(self, node: Any, ct: Tensor) -> Sequence[Tensor]:
         return (to_device(ct, node.shapes),)
