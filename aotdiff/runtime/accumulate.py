@@ -12,6 +12,9 @@ import numpy as np
 
 from aotdiff.runtime.gradmode import switch
 from aotdiff.runtime.tensor import Tensor, cell_of, wrap
+from aotdiff.runtime.tensor_methods import Later
+
+device_tensors: Any = Later("gpu.tensors")
 
 
 def add(t: Tensor, g: Any, own: bool, create: bool) -> None:
@@ -29,13 +32,16 @@ def add(t: Tensor, g: Any, own: bool, create: bool) -> None:
 
 def _on_device(t: Tensor, g: Any, own: bool, create: bool) -> None:
     """The same on the present stream, which afterwards has waited for the streams that the contributions are from."""
+    kind = t.device
     if create:
-        _recorded(t, g, own)
+        _recorded(t, device_tensors.to_device(g, kind), own)
+        assert t._grad is not None
+        t._grad = device_tensors.to_device(t._grad, kind)  # a sum of numbers is on the host
     elif t._grad is None:
-        t._grad = wrap(g if own else g.copy())
+        there = getattr(g, "on_device", False)  # a number comes from the host
+        t._grad = wrap((g if own else g.copy()) if there else device_tensors.moved(np.asarray(g, t.dtype), kind))
     else:
         into(t._grad, g)
-    assert t._grad is not None
     t._grad._data.settle()
 
 

@@ -7,7 +7,7 @@ which arguments it reads. Only those are kept by the node; of the others the sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,10 +165,19 @@ def _kept(vjp: Function, real: str, count: int) -> list[bool]:
 
 def _missing(node: Node, cts: dict[int, Any]) -> list[Any]:
     """Cotangents of several results, zeros for those that nothing flowed into."""
-    device = node.rule.device
+    device = None if node.rule.device is None else _place(node.saved)
     if device is not None:
         return [cts[k] if k in cts else device_tensors.zeros(device, *like) for k, like in enumerate(node.likes)]
     return [cts[k] if k in cts else _zeros(*like) for k, like in enumerate(node.likes)]
+
+
+def _place(saved: Iterable[Any] | None) -> Any:
+    """The device that the arrays of a call are on; None where they are on the host."""
+    for s in saved or ():
+        data = s if type(s) is Hole else s._data if type(s) is Tensor else s
+        if getattr(data, "device", None) not in (None, "cpu"):
+            return data.device
+    return None
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -66,3 +66,34 @@ def test_reductions_keep_single_precision(name: str) -> None:
 def test_emulated_memory_is_not_for_other_libraries() -> None:
     with pytest.raises(BufferError, match=r"cpu\(\) copies it"):
         np.from_dlpack(ad.tensor([1.0, 2.0], device="emulated"))
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_gradient_of_a_number_on_a_device_is_there(dtype: Any, create: bool) -> None:
+    """d (s^2 (x0 + x1)) / ds, added up over two calls."""
+    x = ad.tensor(np.array([1.0, 2.0], dtype), device="emulated")
+    s = ad.tensor(np.array(3.0, dtype), requires_grad=True, device="emulated")
+    for wanted in (18.0, 36.0):
+        ((x * s).sum() * s).backward(create_graph=create)
+        assert s.grad is not None and s.grad.device == "emulated" and s.grad.dtype == dtype
+        assert s.grad.item() == wanted
+    s.grad = None
+
+
+@pytest.mark.parametrize("place", ["cpu", "emulated"])
+def test_one_of_several_results_of_arrays_anywhere(place: str) -> None:
+    """Zeros for the results that nothing flows into are where the arguments are."""
+    f = ad.compile_source("fn f(x: f64[n]) -> (f64, f64[n]) = (sum(x * x), exp(x))", target="emulated").f
+    x = ad.tensor([0.5, 1.5], requires_grad=True).to(place).detach().requires_grad_()
+    f(x)[0].backward()
+    assert x.grad.device == place and x.grad.cpu().numpy().tolist() == [1.0, 3.0]
+
+
+def test_numbers_are_changed_in_place() -> None:
+    s = ad.tensor(3.0, device="emulated")
+    s.fill_(5.0)
+    assert s.item() == 5.0
+    s.add_(1.0)
+    s.mul_(s)
+    assert s.item() == 36.0

@@ -192,7 +192,7 @@ class DeviceArray:
             return
         self.storage.write_on(stream)
         data = np.broadcast_to(np.asarray(value, self.dtype), self.shape)
-        if data.ndim and data.size:
+        if data.size:
             self.device.copy_in(self.storage.buffer, 0, np.ascontiguousarray(data), stream)
 
     def settle(self) -> DeviceArray:
