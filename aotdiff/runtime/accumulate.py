@@ -42,6 +42,7 @@ def _on_device(t: Tensor, g: Any, own: bool, create: bool) -> None:
         t._grad = wrap((g if own else g.copy()) if there else device_tensors.moved(np.asarray(g, t.dtype), kind))
     else:
         into(t._grad, g)
+    assert t._grad is not None
     t._grad._data.settle()
 
 
