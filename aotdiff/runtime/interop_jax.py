@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax  # pyright: ignore[reportMissingImports]
+import jax as untyped_jax  # pyright: ignore[reportMissingImports]
 import numpy as np
 from jax.extend.core import Primitive  # pyright: ignore[reportMissingImports]
 from jax.interpreters import ad, batching, mlir  # pyright: ignore[reportMissingImports]
@@ -25,6 +25,7 @@ from aotdiff.runtime.wrapped import Wrapped
 if TYPE_CHECKING:
     from aotdiff.runtime.function import Function
 
+jax: Any = untyped_jax  # what it makes at run time (its configuration) is not in its types
 call_p = Primitive("aotdiff_call")
 call_p.multiple_results = True
 Static = tuple[Any, ...]  # per leaf: (value,) where it is static, None where it is an operand

@@ -89,8 +89,10 @@ def declared(code: Any, names: Sequence[str], doc: str, sources: dict[str, Any] 
 
     `sources` has what was made of PTX before: functions that are in one PTX must share it in a kernel that calls both.
     """
-    from numba import cuda, types  # pyright: ignore[reportMissingImports]
+    import numba.cuda as numba_cuda  # pyright: ignore[reportMissingImports]
+    from numba import types  # pyright: ignore[reportMissingImports]
 
+    cuda: Any = numba_cuda  # of numba-cuda; numba itself has a smaller one, whose types would be taken
     space: dict[str, Any] = {name: getattr(types, name) for name in (*NUMBA.values(), "int32", "CPointer")}
     signature = eval(c_signature(code), dict(space))
     sources = {} if sources is None else sources
