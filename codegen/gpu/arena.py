@@ -15,6 +15,7 @@ at least and the kernel, and stops; the host runs the plan again with more.
 from __future__ import annotations
 
 from aotdiff.codegen.gpu.plan import SCRATCH_SITE
+from aotdiff.codegen.memory import CLONE, GROW
 
 _KERNEL = 24 + 8 * 48
 HEADER = _KERNEL + 8
@@ -84,39 +85,6 @@ put:
   br label %out
 out:
   ret void
-}
-"""
-
-CLONE = """
-define internal noalias ptr @aot.clone(ptr noalias %ctx, ptr %from, i64 %bytes) #1 {
-entry:
-  %p = call ptr @aot.alloc(ptr %ctx, i64 %bytes)
-  %failed = icmp eq ptr %p, null
-  %nothing = icmp eq ptr %from, null
-  %skip = or i1 %failed, %nothing
-  br i1 %skip, label %out, label %copy
-copy:
-  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %p, ptr align 8 %from, i64 %bytes, i1 false)
-  br label %out
-out:
-  ret ptr %p
-}
-"""
-
-GROW = """
-define internal ptr @aot.grow(ptr noalias %ctx, ptr %p, i64 %used, i64 %need) #1 {
-entry:
-  %twice = shl i64 %used, 1
-  %size = call i64 @llvm.umax.i64(i64 %need, i64 %twice)
-  %new = call ptr @aot.alloc(ptr %ctx, i64 %size)
-  %failed = icmp eq ptr %new, null
-  br i1 %failed, label %out, label %copy
-copy:
-  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %new, ptr align 8 %p, i64 %used, i1 false)
-  call void @aot.free(ptr %ctx, ptr %p)
-  br label %out
-out:
-  ret ptr %new
 }
 """
 
