@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aotdiff.codegen.gpu import nvptx
-from aotdiff.codegen.gpu.device import device_code
+from aotdiff.codegen.gpu.device import device_target, device_text
 from aotdiff.codegen.loader import Options
 
 import aotdiff as ad
@@ -19,9 +19,10 @@ from aotdiff.ir.graph import Module
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import BOOL, F32, F64, I64
 from aotdiff.runtime.gpu.stages import plan_text
-from aotdiff.runtime.interface import Leaf, leaves
+from aotdiff.runtime.interface import leaves
 from tests.gpu.wheels import machine_code, needs_machine_code
 
+ARCHES = ("sm_80", "sm_90")
 TYPES = {"f64": F64, "f32": F32, "i64": I64, "bool": BOOL}
 ORDERS = {"polygamma": (1, 2, 5), "sinc": (0, 1, 3)}
 KINDS = {"float": ("f64", "f32"), "number": ("f64", "f32", "i64"), "bool": ("bool",), "any": tuple(TYPES)}
@@ -42,13 +43,17 @@ def signatures(name: str) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     return [((kind,) * (spec.arity or 0), attrs) for kind in KINDS[spec.operands] for attrs in orders]
 
 
-def ptx_of(name: str, kinds: tuple[str, ...], attrs: dict[str, Any], opt: int, arch: str) -> str:
-    module = Module()
-    params = [(f"x{i}", TYPES[kind]) for i, kind in enumerate(kinds)]
-    module.add(new_func("f", params, lambda b, *xs: [_made(b, name, xs, attrs)]))
-    symbol = "_".join([name, *kinds, *map(str, attrs.values())]).replace("<", "").replace(">", "")
-    symbol = "".join(c if c.isalnum() else "_" for c in symbol)
-    return device_code(module, "f", symbol, arch, Options(opt=opt)).ptx
+def ptx_of(name: str, opt: int, arches: tuple[str, ...]) -> list[str]:
+    """One module of device functions, a function for each kind of operands, as PTX for each architecture."""
+    texts, symbols = [], []
+    for kinds, attrs in signatures(name):
+        module = Module()
+        params = [(f"x{i}", TYPES[kind]) for i, kind in enumerate(kinds)]
+        module.add(new_func("f", params, lambda b, *xs, a=attrs: [_made(b, name, xs, a)]))
+        symbol = "_".join([name, *kinds, *map(str, attrs.values())])
+        symbols.append("".join(c if c.isalnum() else "_" for c in symbol))
+        texts.append(device_text(module, "f", symbols[-1], device_target(), Options(opt=opt), False)[0])
+    return [nvptx.emit_ptx(texts, symbols, arch, opt) for arch in arches]
 
 
 def _made(b: Any, name: str, xs: Any, attrs: dict[str, Any]) -> Any:
@@ -59,9 +64,9 @@ def _made(b: Any, name: str, xs: Any, attrs: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("opt", [0, 3])
 @pytest.mark.parametrize("name", SCALAR_OPS)
 def test_operations(name: str, opt: int) -> None:
-    for arch in ("sm_80", "sm_90"):
-        parts = [ptx_of(name, kinds, attrs, opt, arch) for kinds, attrs in signatures(name)]
-        assert machine_code(parts, arch).cubin.startswith(b"\x7fELF")
+    for arch, ptx in zip(ARCHES, ptx_of(name, opt, ARCHES), strict=True):
+        assert ptx.count(".visible .func") == len(signatures(name))
+        assert machine_code([ptx], arch).cubin.startswith(b"\x7fELF")
 
 
 # Programs ----------------------------------------------------------------------------------------------------
@@ -72,11 +77,11 @@ BENCHMARKS = sorted((ROOT / "tests" / "benchmarks" / "programs").glob("*.grad"))
 RECURSIVE = {"expand", "det_minors"}  # these are refused
 
 
-def kernels_of(f: Any, arch: str, opt: int) -> str:
-    """PTX of a function's kernels; empty where it has none."""
+def kernels_of(f: Any, opt: int, arches: tuple[str, ...]) -> list[str]:
+    """PTX of a function's kernels for each architecture; none where it has no kernels."""
     compiler, root, places = f.recipe()
     plan, text, _ = plan_text(compiler, root, places, "f64", nvptx.NvptxTarget())
-    return nvptx.emit_ptx(text, None, arch, opt) if plan.kernels else ""
+    return [nvptx.emit_ptx(text, None, arch, opt) for arch in arches] if plan.kernels else []
 
 
 def functions(path: Path, opt: int) -> list[Any]:
@@ -90,10 +95,9 @@ def functions(path: Path, opt: int) -> list[Any]:
     return found
 
 
-def is_benchmark(f: Any) -> bool:
-    """Functions and gradients of numbers: what programs spend their time in. Others may spill, but must assemble."""
-    value = f.module[f.recipe()[1]].interface.result
-    return not f.recipe()[2] or (isinstance(value, Leaf) and not value.sizes)
+# Bytes that a thread may spill, where the numbers that are needed at once do not fit into its 255 registers: the
+# pullback of a matrix of 2 x 15 derivatives.
+SPILLS = {"vjp(ba, wrt = (cams, pts, w, feats))": 160}
 
 
 @needs_machine_code
@@ -102,18 +106,16 @@ def test_programs(path: Path) -> None:
     for f in functions(path, 3):
         if f.recipe()[1] in RECURSIVE:
             with pytest.raises(ad.CompileError, match="recursion does not run on a device"):
-                kernels_of(f, "sm_80", 3)
+                kernels_of(f, 3, ARCHES)
             continue
-        for arch in ("sm_80", "sm_90"):
-            ptx = kernels_of(f, arch, 3)
-            made = machine_code([ptx], arch) if ptx else None
-            if made is not None and is_benchmark(f):
-                assert made.spills() == {}, f.name
+        for arch, ptx in zip(ARCHES, kernels_of(f, 3, ARCHES), strict=False):
+            spilled = machine_code([ptx], arch).spills()
+            assert max(spilled.values(), default=0) <= SPILLS.get(f.name, 0), (f.name, arch, spilled)
 
 
 @needs_machine_code
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_samples_without_optimisation(path: Path) -> None:
     for f in functions(path, 0):
-        ptx = kernels_of(f, "sm_80", 0)
-        assert not ptx or machine_code([ptx], "sm_80").cubin.startswith(b"\x7fELF")
+        for ptx in kernels_of(f, 0, ("sm_80",)):
+            assert machine_code([ptx], "sm_80").cubin.startswith(b"\x7fELF")
