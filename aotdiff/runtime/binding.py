@@ -56,14 +56,13 @@ class Binder:
         """The arrays given as `out`, checked; a new array where None was given for an array."""
         made = self.buffers(values)
         given: Values = []
-        _flatten_out(self._place(), self.interface.result, out, given)
+        flatten_out(self._place(), self.interface.result, out, given)
         for k, (array, fresh, leaf) in enumerate(zip(given, made, self.result_leaves, strict=True)):
             if array is not None:
                 shape = () if fresh is None else fresh.shape
-                _check_out(self._place(), leaf, array, shape)
+                check_out(self._place(), leaf, array, shape)
                 others = [v for v in [*values, *given[:k]] if isinstance(v, np.ndarray)]
-                if any(np.may_share_memory(array, other) for other in others):
-                    raise self._place().refuse(ValueError, "an array that overlaps an argument or another output")
+                check_overlap(self._place(), any(np.may_share_memory(array, other) for other in others))
                 made[k] = array
         return made
 
@@ -87,7 +86,8 @@ def _nest(kind: Kind, results: Any) -> Any:
     return tuple([_nest(item, results) for item in kind.items])
 
 
-def _flatten_out(place: Place, kind: Kind, out: Any, found: Values) -> None:
+def flatten_out(place: Place, kind: Kind, out: Any, found: Values) -> None:
+    """Leaves of what was given as `out`, None where a leaf was not."""
     if isinstance(kind, Leaf):
         found.append(out)
     elif out is None:
@@ -96,10 +96,11 @@ def _flatten_out(place: Place, kind: Kind, out: Any, found: Values) -> None:
         raise place.refuse(TypeError, describe(out), f"give a tuple of {len(kind.items)}, None for what is not wanted")
     else:
         for position, (item, part) in enumerate(zip(kind.items, out, strict=True)):
-            _flatten_out(place.within(position, item), item, part, found)
+            flatten_out(place.within(position, item), item, part, found)
 
 
-def _check_out(place: Place, leaf: Leaf, array: Any, shape: tuple[int, ...]) -> None:
+def check_out(place: Place, leaf: Leaf, array: Any, shape: tuple[int, ...]) -> None:
+    """Refuse what cannot hold a result of this shape."""
     dtype = DTYPES[leaf.element]
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         raise place.refuse(TypeError, describe(array), f"outputs are numpy arrays of {dtype}")
@@ -107,6 +108,11 @@ def _check_out(place: Place, leaf: Leaf, array: Any, shape: tuple[int, ...]) -> 
         raise place.refuse(ValueError, describe(array), f"the result has shape {shape}")
     if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
         raise place.refuse(ValueError, f"{describe(array)} that is not a writable C-contiguous array")
+
+
+def check_overlap(place: Place, overlaps: bool) -> None:
+    if overlaps:
+        raise place.refuse(ValueError, "an array that overlaps an argument or another output")
 
 
 def arrange(f: Interface, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:

@@ -83,7 +83,7 @@ class Function(fastcall.base_type()):
             kwargs["out"], out = out, None
         if kwargs or len(args) != len(self.interface.parameters):
             args = tuple(arrange(self.interface, args, kwargs))
-        if tensor_type is not None and _mentions(args, self._nested):
+        if tensor_type is not None and (_mentions(args, self._nested) or (out is not None and _mentions((out,), True))):
             return tensor_call(self, args, out)
         binder, native = self._only or self._entry(args)
         values = binder.values(args)

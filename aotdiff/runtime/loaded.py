@@ -187,6 +187,8 @@ class Composed:
             if isinstance(buffer, np.ndarray) and buffer.ndim:
                 buffer[...] = results[k]
                 results[k] = buffer
+            elif (receive := getattr(buffer, "receive", None)) is not None:  # an array on a device
+                results[k] = receive(results[k])
         return results
 
 

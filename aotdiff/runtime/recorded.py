@@ -321,7 +321,7 @@ def calls_of(f: Function, args: Sequence[Any] = ()) -> Calls:
 def call(f: Function, args: Sequence[Any], out: Any = None) -> Any:
     """The function called with arguments of which some are tensors: tensors come back."""
     if out is not None:
-        raise TypeError(f"{f.name}: out= takes arrays, for a call without tensors")
+        return _call_into(f, args, out)
     calls = calls_of(f, args)
     if calls.nested:
         return _call_nested(calls, args)
@@ -354,6 +354,17 @@ def finish(f: Function, made: Any, *args: Any) -> Any:
     calls = calls_of(f)
     mask = sum(1 << k for k, a in enumerate(args) if type(a) is Tensor and a._needs)
     return _recorded(calls, made, mask, calls.real(args), args)
+
+
+def _call_into(f: Function, args: Sequence[Any], out: Any) -> Any:
+    """A call that writes its results into tensors or arrays on a device."""
+    if f.module.device is None:
+        raise TypeError(f"{f.name}: out= takes arrays, for a call without tensors")
+    from aotdiff.runtime.gpu.tensors import into
+
+    flat: list[Any] = []
+    raw = [_take(p.kind, a, flat) for p, a in zip(f.interface.parameters, args, strict=True)]
+    return into(f, raw, out, any(type(a) is Tensor and a._needs for a in flat))
 
 
 def _call_nested(calls: Calls, args: Sequence[Any]) -> Any:

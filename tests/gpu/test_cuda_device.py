@@ -197,7 +197,7 @@ def test_what_is_asked_of_cuda_core_is_there() -> None:
         core.Device: "compute_capability create_stream memory_resource name set_current",
         core.Stream: "from_handle handle record sync wait", core.Event: "is_done",
         core.Buffer: "close copy_from fill from_handle handle", core.ObjectCode: "from_ptx get_kernel",
-        StridedMemoryView: "from_any_interface from_buffer __dlpack__",
+        StridedMemoryView: "from_any_interface from_buffer readonly __dlpack__",
     }  # fmt: skip
     for owner, names in wanted.items():
         assert [name for name in names.split() if not hasattr(owner, name)] == [], owner

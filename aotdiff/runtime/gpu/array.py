@@ -53,8 +53,7 @@ class Storage:
     def __del__(self) -> None:
         try:
             if self.owner is not None:
-                if self.readers:
-                    self.device.hold(self.owner, list(self.readers))
+                self.device.hold(self.owner, list(dict.fromkeys((self.home, *self.readers))))
                 return
             for other in self.readers:
                 if other != self.home:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aotdiff.runtime.binding import Binder
+from aotdiff.runtime.binding import Binder, check_out, check_overlap, flatten_out
 from aotdiff.runtime.convert import DTYPES, Place, describe, flatten
 from aotdiff.runtime.gpu.array import DeviceArray, Storage, here
 from aotdiff.runtime.interface import Group, Interface, Kind, Leaf
@@ -26,6 +26,31 @@ class Wanted:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
+
+
+class Given:
+    """An array on the device that a result is written into: `original` is the caller's object for it."""
+
+    __slots__ = ("array", "original")
+
+    def __init__(self, array: DeviceArray, original: Any) -> None:
+        self.array = array
+        self.original = original
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def __setitem__(self, everywhere: Any, value: Any) -> None:
+        """Another array of this shape, or a number, into all of it."""
+        self.array.assign(getattr(value, "_data", value))
+
+    def receive(self, result: Any) -> Any:
+        """The result as the caller gets it: an array is now in the caller's own."""
+        if not self.array.shape:
+            return result
+        self[...] = result
+        return self.original
 
 
 def is_elsewhere(value: Any) -> bool:
@@ -66,9 +91,42 @@ class DeviceBinder(Binder):
         return [Wanted(s) if leaf.sizes else None for leaf, s in zip(self.result_leaves, shapes, strict=True)]
 
     def outputs(self, values: list[Any], out: Any) -> list[Any]:
-        if any(type(v) is DeviceArray for v in values):
-            raise TypeError(f"{self.interface.place}: out= is for host arrays; results on the device are new arrays")
-        return super().outputs(values, out)
+        given: list[Any] = []
+        flatten_out(self._place(), self.interface.result, out, given)
+        there = [type(v) is DeviceArray for v in values]
+        if not any(there) and not any(map(is_elsewhere, given)):
+            return super().outputs(values, out)
+        made: list[Any] = []
+        for array, leaf, shape in zip(given, self.result_leaves, self.shapes(values), strict=True):
+            if array is None:
+                made.append(Wanted(shape) if leaf.sizes else None)
+            else:
+                made.append(self._given(leaf, array, shape, any(isinstance(v, np.ndarray) for v in values)))
+        arrays = [v for v in values if type(v) is DeviceArray]
+        for each in made:
+            if type(each) is Given:
+                check_overlap(self._place(), any(_touch(each.array, other) for other in arrays))
+                arrays.append(each.array)
+        return made
+
+    def _given(self, leaf: Leaf, array: Any, shape: tuple[int, ...], on_host: bool) -> Any:
+        """Room that the caller gives for a result, checked; `on_host`: the arguments are there."""
+        place, device = self._place(), self.device()
+        if not is_elsewhere(array):
+            if leaf.sizes:
+                raise place.refuse(TypeError, f"{describe(array)} in host memory", f"results are on {device.kind}")
+            check_out(place, leaf, array, shape)
+            return array
+        found = array if type(array) is DeviceArray else seen(device, place, array, write=True)
+        if found.device is not device:
+            raise place.refuse(TypeError, _shown(found), f"the function runs on {device.kind}")
+        if on_host:
+            raise place.refuse(TypeError, _shown(found), "the arguments are in host memory")
+        if found.dtype != DTYPES[leaf.element]:
+            raise place.refuse(TypeError, _shown(found), f"outputs are arrays of {np.dtype(DTYPES[leaf.element])}")
+        if found.shape != shape:
+            raise place.refuse(ValueError, _shown(found), f"the result has shape {shape}")
+        return Given(found, array)
 
     def _flatten(self, place: Place, kind: Kind, value: Any, out: list[Any]) -> None:
         if isinstance(kind, Group) and isinstance(value, (tuple, list)) and len(value) == len(kind.items):
@@ -101,6 +159,12 @@ def _any_elsewhere(value: Any) -> bool:
     return is_elsewhere(value)
 
 
+def _touch(a: DeviceArray, b: DeviceArray) -> bool:
+    """Whether memory belongs to both."""
+    first, second = a.storage.buffer.pointer, b.storage.buffer.pointer
+    return bool(a.size and b.size) and first < second + b.nbytes and second < first + a.nbytes
+
+
 def _shown(array: DeviceArray) -> str:
     return f"a {array.dtype} array of shape {array.shape} on {array.device.kind}"
 
@@ -108,16 +172,18 @@ def _shown(array: DeviceArray) -> str:
 # Other libraries' arrays ---------------------------------------------------------------------------------------
 
 
-def seen(device: Any, place: Place, value: Any) -> DeviceArray:
-    """Another library's array as ours, ordered after what its library has put on its stream."""
+def seen(device: Any, place: Place, value: Any, write: bool = False) -> DeviceArray:
+    """Another library's array as ours, ordered after what its library has put on its stream; `write`: it may change."""
     stream = here(device)
     if hasattr(value, "__dlpack__") and hasattr(device, "view"):
-        pointer, shape, strides, dtype, owner = device.view(value, stream)
+        pointer, shape, strides, dtype, owner, fixed = device.view(value, stream)
     else:
-        pointer, shape, strides, dtype, owner = _interface(device, value, stream)
+        pointer, shape, strides, dtype, owner, fixed = _interface(device, value, stream)
     array = DeviceArray(_foreign(device, pointer, shape, dtype, stream, owner), shape, dtype, foreign=True)
     if strides is not None and array.size and not _row_major(shape, strides, dtype.itemsize):
         raise place.refuse(ValueError, f"{_shown(array)} with strides {strides}", "make it C-contiguous first")
+    if write and fixed:
+        raise place.refuse(ValueError, f"{_shown(array)} that is not writable")
     return array
 
 
@@ -131,14 +197,13 @@ def _interface(device: Any, value: Any, stream: Any) -> tuple[Any, ...]:
             device.wait(stream, device.record(source))
     strides = said.get("strides")
     shape = tuple(said["shape"])
-    return said["data"][0], shape, None if strides is None else tuple(strides), np.dtype(said["typestr"]), value
+    pointer, fixed = said["data"]
+    return pointer, shape, None if strides is None else tuple(strides), np.dtype(said["typestr"]), value, fixed
 
 
 def _foreign(device: Any, pointer: int, shape: tuple[int, ...], dtype: np.dtype, stream: Any, owner: Any) -> Storage:
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    storage = Storage(device, device.foreign(pointer, nbytes, owner), stream, owner)
-    storage.readers[stream] = 0  # it is held until what this call puts on the stream is done
-    return storage
+    return Storage(device, device.foreign(pointer, nbytes, owner), stream, owner)
 
 
 def _row_major(shape: tuple[int, ...], strides: tuple[int, ...], step: int) -> bool:

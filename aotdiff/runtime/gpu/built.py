@@ -11,13 +11,15 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from aotdiff.codegen.gpu.plan import from_json as plan_from
 from aotdiff.runtime.binding import Binder
 from aotdiff.runtime.collection import Collection
 from aotdiff.runtime.function import Chain
 from aotdiff.runtime.gpu import devices
-from aotdiff.runtime.gpu.array import DeviceArray
-from aotdiff.runtime.gpu.binding import DeviceBinder
+from aotdiff.runtime.gpu.array import DeviceArray, put
+from aotdiff.runtime.gpu.binding import DeviceBinder, Given
 from aotdiff.runtime.gpu.native import GpuNative
 from aotdiff.runtime.interface import Interface, from_json
 from aotdiff.runtime.loaded import Composed, Library, NotBuilt
@@ -55,7 +57,7 @@ class GpuLibrary(Library):
     def _native(self, root: str, chain: Chain, interface: Interface, real: str) -> tuple[Binder, Any]:
         binder, native = super()._native(root, chain, interface, real)
         if isinstance(native, Composed) and any(form in _WHOLE for form, _, _ in chain):
-            native = _ByHost(native.call)
+            native = _ByHost(native.call, self._wrap)
         return binder, native
 
     def _binder(self, interface: Interface) -> Binder:
@@ -73,16 +75,26 @@ class GpuLibrary(Library):
 
 
 class _ByHost(Composed):
-    """Jacobians and hessians that were not built, put together on the host from what was."""
+    """Jacobians and hessians that were not built, put together on the host from what was; `wrap` as in `GpuNative`."""
+
+    def __init__(self, call: Callable[..., Any], wrap: Callable[[DeviceArray], Any] | None) -> None:
+        super().__init__(call)
+        self.wrap = wrap
 
     def __call__(self, values: Any, buffers: Any) -> list[Any]:
-        from aotdiff.runtime.gpu.array import put
-
-        device = next((v.device for v in values if type(v) is DeviceArray), None)
-        if device is None:
+        arrays = [v.array if type(v) is Given else v for v in (*values, *buffers)]
+        arrays = [v for v in arrays if type(v) is DeviceArray]
+        if not arrays:
             return super().__call__(values, buffers)
-        results = self.call([v.numpy() if type(v) is DeviceArray else v for v in values])
-        return [put(device, r) if hasattr(r, "shape") and r.ndim else r for r in results]
+        found = self.call([v.numpy() if type(v) is DeviceArray else v for v in values])
+        made = [self._there(arrays[0].device, r, any(v.foreign for v in arrays)) for r in found]
+        return [b.receive(r) if type(b) is Given else r for r, b in zip(made, buffers, strict=True)]
+
+    def _there(self, device: Any, result: Any, foreign: bool) -> Any:
+        if not isinstance(result, np.ndarray) or not result.ndim:
+            return result
+        array = put(device, result)
+        return array if self.wrap is None or not foreign else self.wrap(array)
 
 
 def load(path: str) -> GpuLibrary:

@@ -76,13 +76,13 @@ class CudaDevice:
         except Exception as error:
             raise DeviceError(f"running on a GPU needs cuda.core ({error}): pip install aotdiff[cuda]") from None
         self.number = number
-        self._core = core
+        self._core: Any = core  # its types are known where it is installed only
         self._configs: dict[tuple[int, int], Any] = {}
         self._modules: dict[bytes, Any] = {}
         self._held: list[tuple[Any, list[Any]]] = []
         self._local = threading.local()
         self._fill8: Any = None
-        self._device = self._guarded(core.Device, number)
+        self._device = self._guarded(self._core.Device, number)
         self._current()
 
     def _current(self) -> None:
@@ -206,9 +206,9 @@ class CudaDevice:
         self._held.append((owner, [self.record(s) for s in streams]))
 
     def view(self, value: Any, stream: Any) -> tuple[Any, ...]:
-        """Pointer, shape, strides in bytes (None: row-major), dtype and owner of an array that is used on `stream`.
+        """Pointer, shape, strides in bytes (None: row-major), dtype, owner, whether it is only to be read.
 
-        Its library is told the stream, and orders what it has to do before; the host does not wait.
+        The array is used on `stream`: its library is told, and orders what it has to do before; the host does not wait.
         """
         from cuda.core.utils import StridedMemoryView  # pyright: ignore[reportMissingImports]
 
@@ -217,7 +217,7 @@ class CudaDevice:
             raise TypeError(f"an array on GPU {found.device_id} where GPU {self.number} computes")
         dtype = np.dtype(found.dtype)
         strides = None if found.strides is None else tuple(s * dtype.itemsize for s in found.strides)
-        return int(found.ptr), tuple(found.shape), strides, dtype, (value, found)
+        return int(found.ptr), tuple(found.shape), strides, dtype, (value, found), bool(found.readonly)
 
     @property
     def dlpack_device(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from aotdiff.codegen.gpu.plan import Plan
 from aotdiff.runtime.gpu.array import DeviceArray, Storage, here, pending
-from aotdiff.runtime.gpu.binding import Wanted
+from aotdiff.runtime.gpu.binding import Given, Wanted
 from aotdiff.runtime.gpu.executor import Array, Executor
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class GpuNative:
         return self._executor
 
     def __call__(self, values: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:
-        if any(type(v) is DeviceArray for v in values) or any(type(b) is Wanted for b in buffers):
+        if any(type(v) is DeviceArray for v in values) or any(type(b) in (Wanted, Given) for b in buffers):
             return self._on_device(values, buffers)
         return self._on_host(values, buffers)
 
@@ -79,17 +79,22 @@ class GpuNative:
             run.release()
             raise
         pending(executor.device).add(run, bool(self.plan.sites))
-        if self.wrap is not None and any(type(v) is DeviceArray and v.foreign for v in values):
-            return [self.wrap(r) if type(r) is DeviceArray else r for r in found]
+        arrays = [v.array if type(v) is Given else v for v in (*values, *buffers)]
+        if self.wrap is not None and any(type(v) is DeviceArray and v.foreign for v in arrays):
+            return [
+                self.wrap(r) if type(r) is DeviceArray and type(wanted) is Wanted else r
+                for r, wanted in zip(found, buffers, strict=True)
+            ]
         return found
 
     def _result(self, run: Any, k: int, wanted: Any, stream: Any) -> Any:
-        if type(wanted) is not Wanted:
+        array = run.results[k]
+        if not isinstance(array, Array) or not array.shape:
             return run.get(k)
-        self._check_shape(run.results[k].shape, wanted.shape)
-        array, run.results[k] = run.results[k], None
-        dtype = np.dtype(_DTYPES[array.element])
-        return DeviceArray(Storage(run.device, array.buffer, stream), array.shape, dtype)
+        self._check_shape(array.shape, wanted.shape)
+        run.results[k] = None
+        made = DeviceArray(Storage(run.device, array.buffer, stream), array.shape, np.dtype(_DTYPES[array.element]))
+        return made if type(wanted) is Wanted else wanted.receive(made)
 
     def _check_shape(self, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         if found != wanted:
@@ -122,7 +127,7 @@ class GpuNative:
 
     def _out(self, run: Any, k: int, buffer: np.ndarray | None) -> Any:
         found = run.get(k)
-        if buffer is None:
+        if buffer is None or not isinstance(found, np.ndarray):
             return found
         self._check_shape(found.shape, buffer.shape)
         buffer[...] = found

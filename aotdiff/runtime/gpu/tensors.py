@@ -17,7 +17,8 @@ from aotdiff.runtime.convert import DTYPES
 from aotdiff.runtime.function import Function
 from aotdiff.runtime.gpu import streams
 from aotdiff.runtime.gpu.array import DeviceArray, here, put
-from aotdiff.runtime.tensor import Tensor
+from aotdiff.runtime.gradmode import mode
+from aotdiff.runtime.tensor import Tensor, cell_of
 
 Shape = tuple[int, ...]
 
@@ -89,6 +90,42 @@ def stack(rows: Sequence[DeviceArray]) -> DeviceArray:
     return made
 
 
+# Results into arrays of the caller's ----------------------------------------------------------------------------
+
+
+def into(f: Function, raw: Sequence[Any], out: Any, needs: bool) -> Any:
+    """`f(*raw, out=out)` where tensors are among the arguments or in `out`; nothing is recorded.
+
+    `raw` has data for tensors, `needs` says whether one of them requires grad.
+    """
+    given: dict[int, Any] = {}
+    taken = _taken(out, given)
+    if mode.enabled and (needs or any(type(t) is Tensor and t._needs for t in given.values())):
+        raise RuntimeError(f"{f.name}: out= records nothing, and a tensor here requires grad: do it under no_grad()")
+    made = f(*raw, out=taken)
+    for each in given.values():
+        if type(each) is Tensor:
+            cell_of(each).version += 1
+    return _as_given(made, given)
+
+
+def _taken(out: Any, given: dict[int, Any]) -> Any:
+    """`out` with data for tensors; `given` gets what was there for what is now."""
+    if isinstance(out, (tuple, list)):
+        return tuple([_taken(part, given) for part in out])
+    data = out._data if type(out) is Tensor else out
+    if out is not None:
+        given[id(data)] = out
+    return data
+
+
+def _as_given(made: Any, given: dict[int, Any]) -> Any:
+    if isinstance(made, tuple):
+        return tuple([_as_given(part, given) for part in made])
+    found = given.get(id(made))
+    return found if found is not None else made if type(made) is Tensor else Tensor(made)
+
+
 # Moving ------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +161,6 @@ _MOVE = _Move()
 
 def to_device(t: Tensor, kind: str) -> Tensor:
     """`Tensor.to("cuda")` and so on: recorded like any other call."""
-    from aotdiff.runtime.gradmode import mode
     from aotdiff.runtime.graph_nodes import Node
     from aotdiff.runtime.tensor import wrap
 
