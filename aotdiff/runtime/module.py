@@ -122,7 +122,7 @@ def compile(
     """Compile a `.grad` file in memory; raises `CompileError` with everything that is wrong with it.
 
     `opt` is 0 to 3; `real` is what the type `real` is where no argument decides; `threads` that a call may use at most
-    (None: see `set_num_threads`; 1: code for one thread).
+    (None: see `set_num_threads`; 1: code for one thread). `deterministic`: on a GPU, sums of floats repeat bit for bit.
     """
     return Module(Compiler(read_source(path), Options(target, opt, fast_math, real, threads, deterministic)))
 

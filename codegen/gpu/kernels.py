@@ -153,7 +153,8 @@ class KernelEmitter(FunctionEmitter):
             self._open_arena()
         params = [*self.params, "ptr %errors", *(["ptr %scratch", "i64 %arena"] if self.scratch else [])]
         spec, kinds = self.spec, tuple(self.kinds)
-        self.kernel = Kernel(spec.name, kinds, spec.block, self.shared, self.scratch, self.barriers)
+        exact = self.barriers or (isinstance(spec, Spec) and bool(spec.private))
+        self.kernel = Kernel(spec.name, kinds, spec.block, self.shared, self.scratch, self.barriers, exact)
         return self.target.kernel(self, params)
 
     # Threads --------------------------------------------------------------------------------------------------

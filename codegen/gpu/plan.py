@@ -215,7 +215,8 @@ class Kernel:
 
     Behind those come, always, a pointer to the error word, and with `scratch` a pointer to scratch memory and, as i64,
     how many bytes of it each thread of the grid has. `block`: threads per block. `shared`: bytes of static shared
-    memory. `barriers`: whether it has any.
+    memory. `barriers`: whether it has any. `exact`: it has as many blocks as its launch says, never fewer: each leaves
+    something, or adds in an order of its own.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Kernel:
     shared: int = 0
     scratch: bool = False
     barriers: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,7 @@ class Plan:
             "params": [[p.var, p.element, *p.dims] for p in self.params],
             "results": [[r.value, r.element, r.device, *r.dims] for r in self.results],
             "body": _block_json(self.body),
-            "kernels": [[k.name, list(k.params), k.block, k.shared, k.scratch, k.barriers] for k in self.kernels],
+            "kernels": [[k.name, list(k.params), k.block, k.shared, k.scratch, k.barriers, k.exact] for k in self.kernels],
             "sites": [[s.kind, s.path, s.line, s.message, *s.types] for s in self.sites],
             "serial": self.serial,
         }

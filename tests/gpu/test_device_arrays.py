@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import types
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,24 @@ def test_host_and_device_arrays_do_not_mix(m: Any) -> None:
         there(X) + ad.tensor(X)
     with pytest.raises(TypeError):
         ad.compile_source("fn f(x: f64[n]) -> f64 = sum(x)").f(there(X))
+
+
+def test_streams_are_checked(m: Any) -> None:
+    """What is no stream is refused at once; handles that the emulated device does not know at the first call."""
+    wanted = "a stream is None, a handle, or an object with __cuda_stream__, not a"
+    for wrong in ("x", 1.5, True, [0]):
+        with pytest.raises(TypeError, match=f"{wanted} {type(wrong).__name__}"):
+            ad.stream(wrong)
+    with pytest.raises(ValueError, match="no stream has the handle -3"):
+        ad.stream(-3)
+    for call in (lambda: m.scaled(there(X), 2.0), lambda: m.scaled(X, 2.0), lambda: there(X) + 1.0):
+        with ad.stream(12345), pytest.raises(ValueError, match="no stream with the handle 12345"):
+            call()
+    s = device_of("emulated").new_stream()
+    for same in (s.handle, types.SimpleNamespace(cuda_stream=s.handle), types.SimpleNamespace(ptr=s.handle)):
+        with ad.stream(same):
+            assert m.scaled(there(X), 2.0).__cuda_array_interface__["stream"] == s.handle
+    np.testing.assert_array_equal(m.scaled(X, 2.0), 2.0 * X * X)  # nothing is left behind
 
 
 def test_layout_dtype_and_rank_are_checked(m: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aotdiff as ad
-from aotdiff.runtime.gpu import native
+from aotdiff.runtime.gpu import emulated, executor, native
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*one thread of the device")
 RNG = np.random.default_rng(7)
@@ -149,6 +149,42 @@ def test_deterministic_sums() -> None:
     np.testing.assert_allclose(found[0], want, rtol=1e-9)
     assert all((each == found[0]).all() for each in found)
     assert any((plain(X[:10], k, w) != plain(X[:10], k, w)).any() for _ in range(8))
+
+
+def test_deterministic_sums_whatever_was_called_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that have grown their scratch memory since are as many as before."""
+    text = """
+fn walk(x: f64[n], at: i64, steps: i64) -> f64 {
+    var u = [x[at] * f64(i) for i in 0..steps]
+    for s in 1..steps { u[s] = sin(u[s]) * u[s - 1] + x[(at + s) % n] }
+    u[steps - 1]
+}
+fn f(x: f64[n], k: i64[m], steps: i64) -> f64 = sum(walk(x, k[i], steps) for i in 0..m)
+"""
+    monkeypatch.setattr(executor, "ALL_SCRATCH", 1 << 22)
+    slope = ad.compile_source(text, target="emulated", deterministic=True).f.grad()
+    k = RNG.integers(0, 10, 2000)
+    before = slope(X[:10], k, 5)
+    slope(X[:10], k[:40], 400)
+    assert (slope(X[:10], k, 5) == before).all()
+
+
+def test_memory_of_deterministic_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies take 128 MB at most, or 32 times what is added to where that is more."""
+    asked = []
+    alloc = emulated.EmulatedDevice.alloc
+
+    def noted(self: Any, nbytes: int, stream: Any) -> Any:
+        asked.append(nbytes)
+        return alloc(self, nbytes, stream)
+
+    monkeypatch.setattr(emulated.EmulatedDevice, "alloc", noted)
+    text = "fn f(x: f64[n], k: i64[m]) -> f64 = sum(x[k[i]]**2 for i in 0..m)"
+    slope = ad.compile_source(text, target="emulated", deterministic=True).f.grad()
+    for n, threads in ((10, 1024), (2000, 1024), (50_000, 320), (600_000, 32)):
+        asked.clear()
+        slope(np.ones(n), RNG.integers(0, n, 1000))
+        assert max(asked) == 8 * n * threads <= max(128 << 20, 8 * n * 32)
 
 
 @pytest.mark.parametrize("n", [1, 7, 1024, 1025, 3000])

@@ -14,6 +14,7 @@ import numpy as np
 
 from aotdiff.runtime.errors import DeviceError
 from aotdiff.runtime.gpu import driver
+from aotdiff.runtime.gpu.streams import handle_of
 
 # Fills of 8 bytes, which the driver's own fills do not have; loads on sm_75 and everything newer.
 _FILL_PTX = b""".version 6.3
@@ -110,16 +111,10 @@ class CudaDevice:
             return core.LEGACY_DEFAULT_STREAM
         if isinstance(given, core.Stream):
             return given
-        if type(given) is int:
-            return self._from_handle(given)
-        if hasattr(given, "__cuda_stream__"):
-            handle = given.__cuda_stream__()[1]
-            return self._from_handle(handle) if handle <= 2 else self._guarded(self._device.create_stream, given)
-        for name in ("cuda_stream", "ptr"):
-            handle = getattr(given, name, None)
-            if type(handle) is int:
-                return self._from_handle(handle)
-        raise TypeError(f"a stream is None, a handle, or an object with __cuda_stream__, not a {type(given).__name__}")
+        handle = handle_of(given)
+        if hasattr(given, "__cuda_stream__") and handle > 2:
+            return self._guarded(self._device.create_stream, given)
+        return self._from_handle(handle)
 
     def _from_handle(self, handle: int) -> Any:
         if handle in (0, 1):

@@ -23,6 +23,7 @@ import numpy as np
 
 from aotdiff.codegen.loader import load
 from aotdiff.runtime.errors import DeviceError
+from aotdiff.runtime.gpu.streams import handle_of
 
 _GUARD = 64
 _WAITING = 500  # pieces of work in a stream at most
@@ -90,6 +91,9 @@ class EmulatedStream:
         self.device = device
         self.handle = handle
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
     def wait(self, other: Any) -> None:
         """What is put into this stream from now on comes after what is in the other now."""
         self.device.wait(self, self.device.record(other))
@@ -143,7 +147,12 @@ class EmulatedDevice:
 
     def stream(self, given: Any) -> Any:
         """A stream for None or a handle (0 and 1 are the default stream), or the stream itself."""
-        return self._handles[given] if type(given) is int else given
+        if given is None or isinstance(given, EmulatedStream):
+            return given
+        handle = handle_of(given)
+        if handle not in self._handles:
+            raise ValueError(f"the emulated device has no stream with the handle {handle}")
+        return self._handles[handle]
 
     def handle(self, stream: Any) -> int:
         return 1 if stream is None else stream.handle

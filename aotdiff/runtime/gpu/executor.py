@@ -282,7 +282,7 @@ class Run:
         blocks, scratch = self.value(s.blocks), None
         if info.scratch:
             arena = self.executor.arenas[s.kernel]
-            if not info.barriers:  # maps: any number of blocks does
+            if not info.exact:  # maps: any number of blocks does
                 blocks = max(1, min(blocks, ALL_SCRATCH // (arena * info.block)))
             scratch = device.alloc(arena * blocks * info.block, stream)
             args += [scratch, np.int64(arena)]

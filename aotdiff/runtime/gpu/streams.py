@@ -23,6 +23,7 @@ class stream:
     """
 
     def __init__(self, s: Any) -> None:
+        handle_of(s)
         self.stream = s
 
     def __enter__(self) -> Any:
@@ -31,6 +32,23 @@ class stream:
 
     def __exit__(self, *error: Any) -> None:
         _streams.stack.pop()
+
+
+def handle_of(s: Any) -> int:
+    """The handle of a stream (0 for None); a `TypeError` where it is none."""
+    if s is None:
+        return 0
+    if hasattr(s, "__cuda_stream__"):
+        return s.__cuda_stream__()[1]
+    if isinstance(s, int) and not isinstance(s, bool):
+        if s < 0:
+            raise ValueError(f"no stream has the handle {s}")
+        return s
+    for name in ("cuda_stream", "ptr"):
+        handle = getattr(s, name, None)
+        if type(handle) is int:
+            return handle
+    raise TypeError(f"a stream is None, a handle, or an object with __cuda_stream__, not a {type(s).__name__}")
 
 
 def current() -> Any:
