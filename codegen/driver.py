@@ -3,7 +3,8 @@
     native = jit(module, ["f"], Options())
     entry = ctypes.CFUNCTYPE(...)(native.address("f"))
 
-`object_bytes` and `load` are the two halves of `jit`: a cache may keep the bytes and load them another day.
+`object_bytes` (of text: `loadable`) and `load` are the two halves of `jit`: a cache may keep the bytes and load them
+another day.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import llvmlite.binding as llvm
 from aotdiff.codegen import cabi
 from aotdiff.codegen import target as targets
 from aotdiff.codegen.cabi import CFunction
-from aotdiff.codegen.loader import LOCK, CodegenError, Native, Options, load, target_machine
+from aotdiff.codegen.loader import LOCK, ROOM, CodegenError, Native, Options, load, target_machine
 from aotdiff.codegen.module import ModuleText
 from aotdiff.codegen.processor import host_features, required_features
 from aotdiff.codegen.system import fitted
@@ -114,13 +115,18 @@ def assembly(module: Module, exports: Sequence[str] | None = None, options: Opti
 
 
 def object_bytes(module: Module, exports: Sequence[str] | None = None, options: Options | None = None) -> bytes:
-    """An object file."""
+    """Object code for `load`."""
     options = options or Options()
-    return object_from(emit_llvm(module, exports, options), options)
+    return loadable(emit_llvm(module, exports, options), options)
+
+
+def loadable(text: str, options: Options | None = None) -> bytes:
+    """Object code for `load` of LLVM IR."""
+    return object_from(text + ROOM, options)
 
 
 def object_from(text: str, options: Options | None = None) -> bytes:
-    """An object file of LLVM IR: what `emit_llvm` gives, perhaps with functions added."""
+    """An object file of LLVM IR, for a linker: what `emit_llvm` gives, perhaps with functions added."""
     options = options or Options()
     with LOCK:
         return target_machine(options).emit_object(optimise(text, options))

@@ -5,9 +5,13 @@ Compiling is in `driver`, which builds on this.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
+import sys
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import llvmlite.binding as llvm
 from aotdiff.codegen.text import ascii_name
@@ -130,16 +134,59 @@ class Native:
 
 
 def load(data: bytes, options: Options | None = None) -> Native:
-    """Object code made by `object_bytes` on a machine like this one."""
+    """Object code made by `loadable` on a machine like this one; MemoryError where the system has no room for it."""
     options = options or Options()
     with LOCK:
         machine = new_machine(options)  # the engine becomes its owner
         libmvec()
+        _find_room(2 * len(data))
         empty = llvm.parse_assembly(f'target triple = "{machine.triple}"')
-        engine = llvm.create_mcjit_compiler(empty, machine)
+        engine = llvm.create_mcjit_compiler(empty, machine, use_lmm=ROOM_NAME in data or None)
+        engine.remove_module(empty)  # the engine would compile it, which takes as long as all the rest
         try:
             engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         except RuntimeError as error:
             raise CodegenError(f"LLVM refused the object code: {error}") from None
         engine.finalize_object()
     return Native(engine)
+
+
+# See note: one block.
+ROOM_NAME = b"aotdiff.room"
+ROOM = "@aotdiff.room = hidden global [8 x i8] zeroinitializer, align 2048\n"
+_PIECES = 32
+
+
+@functools.cache
+def _memory_calls() -> tuple[Any, Any, Any]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc.mmap, libc.mprotect, libc.munmap
+
+
+def _find_room(size: int) -> None:
+    """MemoryError if the system refuses memory, or pieces of it with rights of their own: LLVM would not survive it."""
+    if sys.platform == "win32":
+        return
+    new, protect, free = _memory_calls()
+    page = mmap.PAGESIZE
+    size = (size + _PIECES * page) // page * page
+    at = new(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if at == ctypes.c_void_p(-1).value:
+        raise MemoryError("no memory for compiled code")
+    refused = any(protect(at + k * page, page, mmap.PROT_READ) for k in range(1, _PIECES, 2))
+    free(at, size)
+    if refused:
+        raise MemoryError("no room for more compiled code: the system limits how many pieces of memory a process has")
+
+
+# Note: one block
+#
+# Code reaches its constants and its table of outside functions over 32 bits, and LLVM stops the process where they are
+# farther apart. LLVM's own memory manager asks for memory section by section: a hole high up for one and, with big
+# arrays or many threads' stacks between, none but far away for the next. So the other one is used, which takes one
+# block for all. It counts the sections of an object only, not the table (of what is called on x86-64), so an object has
+# room for it: as a block begins with a page, what aligning takes is over, 2 KB here for at most 255 functions.

@@ -243,7 +243,7 @@ class Compiler:
         graph, name = self.optimized(root, places, real)
         reads = values_read(graph, name)
         text, fast = self.llvm_text(graph, name, interface)
-        return ObjectCode(driver.object_from(text, self.codegen_options()), name, fast, reads)
+        return ObjectCode(driver.loadable(text, self.codegen_options()), name, fast, reads)
 
     def llvm_text(self, graph: Graph, name: str, interface: Interface | None) -> tuple[str, bool]:
         """LLVM text as emitted for an optimised graph, and whether a wrapper for fast calls is in it."""
@@ -272,7 +272,7 @@ class Compiler:
                 text = driver.emit_llvm(graph, [name], self.codegen_options(), scratch=True)
                 entry = c_function("aotdiff.c_entry", name, interface, own)
                 text += cabi.in_memory([entry])
-                found = driver.object_from(text, self.codegen_options())
+                found = driver.loadable(text, self.codegen_options())
                 cache.put(key, found)
             return ObjectCode(found, "c_entry", False)
 

@@ -104,7 +104,7 @@ def _support(name: str, text: Callable[[], str]) -> Any:
     if data is None:
         from aotdiff.codegen import driver
 
-        data = driver.object_from(text(), driver.Options(opt=1))
+        data = driver.loadable(text(), driver.Options(opt=1))
         cache.put(key, data)
     return load_object(data)
 

@@ -44,9 +44,10 @@ def _type(leaf: Leaf, pointer: bool) -> Any:
 
 
 class CEntry:
-    """A function as C calls it: its address, and as a ctypes function. `owner` keeps the code in memory."""
+    """A function as C calls it: its address, and as a ctypes function. `owner`, which both keep, has the code."""
 
     def __init__(self, address: int, interface: Interface, own: int, owner: Any) -> None:
         self.address = address
         self.owner = owner
         self.function = prototype(interface, own)(address)
+        self.function.owner = owner

@@ -599,11 +599,11 @@ def cells(generic: bool) -> Any:
 
 
 def _object(text: str) -> bytes:
-    from aotdiff.codegen.driver import object_from
+    from aotdiff.codegen.driver import loadable
 
     key = cache.key("tensor paths", cache.compiler_version(), cache.machine(), text)
     found = cache.get(key)
     if found is None:
-        found = object_from(text)
+        found = loadable(text)
         cache.put(key, found)
     return found

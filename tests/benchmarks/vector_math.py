@@ -133,7 +133,7 @@ def apply(version: Version, *args: np.ndarray) -> np.ndarray:
     padded = [np.concatenate([a, np.ones(-count % version.lanes, a.dtype)]) for a in args]
     out = np.empty_like(padded[0])
     options = Options()
-    native = load(driver.object_from(_text(version), options), options)
+    native = load(driver.loadable(_text(version), options), options)
     pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*padded, out)]
     types = [ctypes.c_void_p] * len(pointers)
     ctypes.CFUNCTYPE(ctypes.c_int32, *types, ctypes.c_int64)(native.address("apply"))(*pointers, len(out))

@@ -98,7 +98,7 @@ class Runs:
 
     def native(self, graph: Module, level: int, llvm: int, threads: int = 1) -> dict[str, tuple[Binder, Native]]:
         text = driver.emit_llvm(graph, list(self.interfaces), driver.Options(opt=level, threads=threads))
-        loaded = driver.load(driver.object_from(text, driver.Options(opt=llvm)))
+        loaded = driver.load(driver.loadable(text, driver.Options(opt=llvm)))
         found = {}
         for name, interface in self.interfaces.items():
             instance = interface.instance("f64") if interface.is_generic else interface

@@ -61,7 +61,7 @@ def emulated(source: Path, order: int) -> tuple[Any, Any, bytes]:
     whole = gpu_build(made, EmulatedTarget, "emulated")
     names = re.findall(r'@("?)(aotdiff\.[\w.]+)\1\(', "\n".join(whole.texts))
     text = str(nvptx.linked(whole.texts, [name for _, name in names]))
-    return made, whole, driver.object_from(text)
+    return made, whole, driver.loadable(text)
 
 
 @pytest.fixture(scope="module")

@@ -66,10 +66,8 @@ class OnCpu:
         compiler, root, places = f.recipe()
         graph, symbol = compiler.optimized(root, places, "f64")
         target = device.OneThread(llvm.get_process_triple(), {}, False)
-        text, self.code = device.device_text(
-            graph, symbol, "device_under_test", target, Options(), bool(workspace)
-        )
-        self.native = load(driver.object_from(text))
+        text, self.code = device.device_text(graph, symbol, "device_under_test", target, Options(), bool(workspace))
+        self.native = load(driver.loadable(text))
         self.workspace = np.zeros(workspace, np.uint8)
 
     def __call__(self, args: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> tuple[int, list[Any]]:

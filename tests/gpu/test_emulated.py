@@ -40,7 +40,7 @@ def launch(write: Write, device: EmulatedDevice, words: int, blocks: int = 1, st
     """What the kernel leaves in an array of doubles."""
     module = KernelModule(Module(), EmulatedTarget(), driver.Options(opt=1))
     kernel = module._write(Handmade(module, write))
-    code = driver.object_from(module.text(), driver.Options(opt=1))
+    code = driver.loadable(module.text(), driver.Options(opt=1))
     entry = device.load(code, [kernel.name])[kernel.name]
     out, errors = device.alloc(8 * words, None), device.alloc(128, None)
     device.fill(out, 0, np.float64(start), words, None)

@@ -68,7 +68,7 @@ def device_run(module: Module, args: list[Any]) -> list[Any]:
     """Results of `f` on the emulated device."""
     plan, kernels = build(module, "f", EmulatedTarget(), driver.Options(opt=1))
     device = EmulatedDevice(1)
-    executor = Executor(plan, device, driver.object_from(kernels.text(), driver.Options(opt=1)))
+    executor = Executor(plan, device, driver.loadable(kernels.text(), driver.Options(opt=1)))
     held = []
     for arg in args:
         if isinstance(arg, np.ndarray):

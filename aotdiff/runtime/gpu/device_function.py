@@ -89,7 +89,7 @@ def _on_host(f: Function, real: str) -> Native:
         text, _ = device_text(graph, symbol, "device_on_host", target, compiler.codegen_options(), True)
     except Refused as refused:
         raise located(compiler, f"{f.name} cannot be a device function: {refused.message}", refused.loc) from None
-    return load(driver.object_from(text))
+    return load(driver.loadable(text))
 
 
 def _memory(array: np.ndarray) -> list[Any]:

@@ -43,7 +43,7 @@ def _emulated(compiler: Compiler) -> tuple[Any, Any, str]:
     def finish(text: str) -> bytes:
         """It is made for looking at, not for speed: where there is much, it is compiled as it is."""
         most = 0 if len(text) > _MUCH else 1
-        return driver.object_from(text, replace(options, opt=min(options.opt, most)))
+        return driver.loadable(text, replace(options, opt=min(options.opt, most)))
 
     return EmulatedTarget, finish, "emulated"
 
