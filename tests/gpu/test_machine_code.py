@@ -74,6 +74,7 @@ def test_operations(name: str, opt: int) -> None:
 ROOT = Path(__file__).parents[2]
 SAMPLES = sorted((ROOT / "samples").glob("*.grad"))
 BENCHMARKS = sorted((ROOT / "tests" / "benchmarks" / "programs").glob("*.grad"))
+HVPS = {"gmm": ("alpha", "mu", "q", "l"), "mlp": ("W1", "b1", "W2", "b2", "W3", "b3"), "rosenbrock": ("x",)}
 RECURSIVE = {"expand", "det_minors"}  # these are refused
 
 
@@ -85,13 +86,15 @@ def kernels_of(f: Any, opt: int, arches: tuple[str, ...]) -> list[str]:
 
 
 def functions(path: Path, opt: int) -> list[Any]:
-    """The exported functions and their gradients by all float parameters."""
+    """The exported functions, their gradients by all float parameters, and what is timed of second order."""
     module = ad.compile(path, target="cuda", opt=opt)
     found = [module[name] for name in module]
     for f in list(found):
         floats = [p.name for p in f.parameters if any(leaf.is_float for leaf in leaves(p.kind))]
         if floats and any(leaf.is_float for leaf in leaves(f.interface.result)):
             found.append(f.vjp(wrt=tuple(floats)))
+        if f.name in HVPS and path in BENCHMARKS:
+            found.append(f.hvp(wrt=HVPS[f.name]))
     return found
 
 
