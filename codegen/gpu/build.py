@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from aotdiff.codegen.gpu import launches, sort
 from aotdiff.codegen.gpu import plan as p
 from aotdiff.codegen.gpu.control import CONTROL
-from aotdiff.codegen.gpu.kernels import KernelModule
+from aotdiff.codegen.gpu.kernels import KernelModule, Known
 from aotdiff.codegen.gpu.places import Cell, Fields, Flat, Host, Target, Unsupported, Where, share
 from aotdiff.codegen.gpu.residence import Residence
 from aotdiff.codegen.gpu.steps import Step, partition
@@ -53,12 +53,13 @@ def build(
     options: Options | None = None,
     prefix: str = "",
     deterministic: bool = False,
+    known: Known | None = None,
 ) -> tuple[p.Plan, KernelModule]:
     """The plan of a function of a graph without calls, and its kernels (`KernelModule.text`).
 
-    `deterministic`: the same call gives the same bits.
+    `deterministic`: the same call gives the same bits. `known`: kernels of other plans, which are not written again.
     """
-    module = KernelModule(graph, target, options or Options(), prefix)
+    module = KernelModule(graph, target, options or Options(), prefix, known)
     func = graph.funcs[name]
     planner = Planner(module, func, deterministic)
     return planner.plan(), module

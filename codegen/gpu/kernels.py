@@ -69,18 +69,27 @@ class Fold:
         return BLOCK
 
 
+Known = dict[str, Kernel]  # kernels that are there, by their text without their name
+
+
 class KernelModule(ModuleText):
-    """Collects the kernels of one plan, whose names begin with `prefix`, and the error sites of their checks."""
+    """Collects the kernels of one plan, whose names begin with `prefix`, and the error sites of their checks.
+
+    A kernel is written once: `known` has those of other plans too, whose text is in the same module in the end.
+    """
 
     target: GpuTarget
 
-    def __init__(self, graph: Module, target: GpuTarget, options: Options, prefix: str = ""):
+    def __init__(
+        self, graph: Module, target: GpuTarget, options: Options, prefix: str = "", known: Known | None = None
+    ):
         super().__init__(graph, target, options)
         self.prefix = prefix
+        self.known: Known = {} if known is None else known
+        self._used: set[str] = set()
         self.strips = False
         self.sites: dict[Site, int] = {}
         self.kernels: dict[str, Kernel] = {}
-        self._texts: dict[tuple, str] = {}
 
     def site(self, kind: str, loc: Loc | None, message: str, types: tuple[str, ...]) -> int:
         """Number of an error site."""
@@ -94,24 +103,27 @@ class KernelModule(ModuleText):
         return self._write(KernelEmitter(self, spec, flow))
 
     def fold(self, reductions: tuple[tuple[str, str], ...]) -> Kernel:
-        """The kernel that joins the values of blocks, written once."""
-        name = f"{self.prefix}fold_" + "_".join(f"{kind}_{element}" for kind, element in reductions)
-        if name not in self.kernels:
-            self._write(KernelEmitter(self, Fold(name, reductions), Flow({}, set(), {}, {})))
-        return self.kernels[name]
+        """The kernel that joins the values of blocks."""
+        name = self._free(f"{self.prefix}fold_" + "_".join(f"{kind}_{element}" for kind, element in reductions))
+        return self._write(KernelEmitter(self, Fold(name, reductions), Flow({}, set(), {}, {})))
 
     def _free(self, stem: str) -> str:
+        """A name that no kernel has had, written or not."""
         name, k = stem, 1
-        while name in self.kernels:
+        while name in self._used:
             k += 1
             name = f"{stem}_{k}"
+        self._used.add(name)
         return name
 
     def _write(self, emitter: KernelEmitter) -> Kernel:
         text = emitter.emit()
-        self._functions.append(text)
-        self.kernels[emitter.kernel.name] = emitter.kernel
-        return emitter.kernel
+        made = emitter.kernel
+        kernel = self.known.setdefault(text.replace(made.name, "@"), made)
+        if kernel is made:
+            self._functions.append(text)
+        self.kernels[kernel.name] = kernel
+        return kernel
 
     def text(self) -> str:
         """The whole module."""

@@ -266,7 +266,9 @@ class Plan:
             "params": [[p.var, p.element, *p.dims] for p in self.params],
             "results": [[r.value, r.element, r.device, *r.dims] for r in self.results],
             "body": _block_json(self.body),
-            "kernels": [[k.name, list(k.params), k.block, k.shared, k.scratch, k.barriers, k.exact] for k in self.kernels],
+            "kernels": [
+                [k.name, list(k.params), k.block, k.shared, k.scratch, k.barriers, k.exact] for k in self.kernels
+            ],
             "sites": [[s.kind, s.path, s.line, s.message, *s.types] for s in self.sites],
             "serial": self.serial,
         }

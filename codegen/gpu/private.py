@@ -1,8 +1,8 @@
 """Additions in an order that does not depend on which thread is faster: each thread adds to a copy of its own.
 
 The copies are then added up element by element, in the order of the threads. How many threads there are depends on
-sizes alone, so the same call gives the same bits. All copies together have about `_ROOM` elements at most; a block of
-threads is the least there is, so accumulators larger than that over `PRIVATE_BLOCK` take `PRIVATE_BLOCK` times their size.
+sizes alone, so the same call gives the same bits. All copies together have about `_ROOM` elements at most, or, a block
+of threads being the least there is, `PRIVATE_BLOCK` times those of the accumulators where that is more.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import statistics
@@ -37,6 +38,8 @@ def _missing() -> str:
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(_missing()), reason=_missing())]
 ROOT = Path(__file__).parents[2]
+COMPILE = ad.compile
+on_a_card = pytest.mark.skipif(WHERE != "cuda", reason="this needs a driver, not an emulated device")
 PROGRAM = """
 fn axpy(a: f64, x: f64[n], y: f64[n]) -> f64[n] = [a * x[i] + y[i] for i in 0..n]
 fn mixed(a: f32, x: f32[n], k: i64, yes: bool) -> f32[n] = [if yes { a * x[i] + f32(k) } else { 0.0 } for i in 0..n]
@@ -111,6 +114,7 @@ def test_accuracy_of_mathematics(name: str) -> None:
 # Memory and streams -------------------------------------------------------------------------------------------
 
 
+@on_a_card
 def test_memory_stays_flat(m: Any) -> None:
     torch = pytest.importorskip("torch", reason="torch tells how much memory is free")
     x, y = there(np.ones(100_000)), there(np.ones(100_000))
@@ -127,7 +131,7 @@ def test_memory_stays_flat(m: Any) -> None:
 
 def test_streams(m: Any) -> None:
     device = device_of(WHERE)
-    n = 1 << 22
+    n = 1 << 22 if WHERE == "cuda" else 1 << 14
     data = np.linspace(0.0, 1.0, n)
     for _ in range(20):
         s, t = device.new_stream(), device.new_stream()
@@ -138,6 +142,7 @@ def test_streams(m: Any) -> None:
         np.testing.assert_allclose(z.cpu().numpy(), data**4, rtol=1e-14)
 
 
+@on_a_card
 def test_arrays_and_streams_of_torch(m: Any) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -156,6 +161,7 @@ def test_arrays_and_streams_of_torch(m: Any) -> None:
         m.square(x[::2])
 
 
+@on_a_card
 def test_functions_of_torch(m: Any) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -170,6 +176,7 @@ def test_functions_of_torch(m: Any) -> None:
 
 
 @needs_numba
+@on_a_card
 def test_arrays_and_streams_of_numba(m: Any) -> None:
     from numba import cuda
 
@@ -182,6 +189,7 @@ def test_arrays_and_streams_of_numba(m: Any) -> None:
 
 
 @needs_numba
+@on_a_card
 def test_a_kernel_of_numba_calls_a_gradient() -> None:
     from numba import cuda
 
@@ -210,8 +218,8 @@ def _milliseconds(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
     for _ in range(3):
         call()
     wait()
-    found = []
-    for _ in range(15):
+    found: list[float] = []
+    while len(found) < 15 and sum(found) < 5.0:
         start = time.perf_counter()
         call()
         wait()
@@ -219,56 +227,65 @@ def _milliseconds(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
     return 1e3 * statistics.median(found)
 
 
-LOSS = "fn loss(w: f64[d], x: f64[n, d], y: f64[n]) -> f64 = mean(softplus(-y[i] * dot(w, x[i])) for i in 0..n)"
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+TIMED = ("llsq", "lse", "ode", "gmm", "lstm", "kmeans", "ba", "rosenbrock", "mlp", "heat", "blackscholes", "gmm_hvp",
+         "mlp_hvp")  # fmt: skip
 
 
-def _data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200_000, 32))
-    return rng.normal(size=32), x, np.sign(x @ rng.normal(size=32))
+def _ours(name: str, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> float:
+    import aotdiff_peers  # pyright: ignore[reportMissingImports]
 
-
-def _ours() -> float:
-    f = ad.compile_source(LOSS, target=WHERE).loss.grad("w")
-    w, x, y = map(there, _data())
+    monkeypatch.setattr(ad, "compile", functools.partial(COMPILE, target=WHERE))
     device = device_of(WHERE)
-    return _milliseconds(lambda: f(w._data, x._data, y._data), lambda: device.synchronize(None))
+    held = {key: there(value)._data if isinstance(value, np.ndarray) else value for key, value in data.items()}
+    return _milliseconds(aotdiff_peers.build(name, held)["grad"], lambda: device.synchronize(None))
 
 
-def _torch() -> float | str:
+def _torch(name: str, data: dict[str, Any]) -> float | str:
     try:
         import torch
     except ImportError:
         return "not installed"
     if not torch.cuda.is_available():
         return "without CUDA"
-    w, x, y = (torch.tensor(a, device="cuda") for a in _data())
-    w.requires_grad_()
+    import torch_peers  # pyright: ignore[reportMissingImports]
 
-    def call() -> Any:
-        loss = torch.nn.functional.softplus(-y * (x @ w)).mean()
-        return torch.autograd.grad(loss, w)
+    torch.set_default_device("cuda")
+    try:
+        return _milliseconds(torch_peers.build(name, data)["grad"], torch.cuda.synchronize)
+    except Exception as error:  # the peer's own trouble is no reason to have no table
+        return type(error).__name__
+    finally:
+        torch.set_default_device("cpu")
 
-    return _milliseconds(call, torch.cuda.synchronize)
 
-
-def _jax() -> float | str:
+def _jax(name: str, data: dict[str, Any]) -> float | str:
     try:
         import jax
     except ImportError:
         return "not installed"
-    jax.config.update("jax_enable_x64", True)
     if jax.default_backend() == "cpu":
         return "without CUDA"
-    w, x, y = map(jax.numpy.asarray, _data())
-    f = jax.jit(jax.grad(lambda w: jax.numpy.mean(jax.nn.softplus(-y * (x @ w)))))
-    return _milliseconds(lambda: f(w).block_until_ready(), lambda: None)
+    import jax_peers  # pyright: ignore[reportMissingImports]
+
+    try:
+        return _milliseconds(jax_peers.build(name, data)["grad"], lambda: None)
+    except Exception as error:
+        return type(error).__name__
 
 
-def test_timings() -> None:
-    rows = [("aotdiff", _ours()), ("torch", _torch()), ("jax", _jax())]
-    lines = [f"Gradient of a logistic loss (200,000 x 32, f64) on {device_of(WHERE)!r}", "", "| | ms |", "|---|---|"]
-    lines += [f"| {name} | {value if isinstance(value, str) else f'{value:.3f}'} |" for name, value in rows]
+def test_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients (Hessian products) of the benchmark programs, arrays on the device before and after."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import workloads  # pyright: ignore[reportMissingImports]
+
+    size = "L" if WHERE == "cuda" else "S"
+    lines = [f"Gradients on {device_of(WHERE)!r}, size {size}, f64, in ms", "", "| | aotdiff | torch | jax |",
+             "|---|---|---|---|"]  # fmt: skip
+    for name in TIMED:
+        data = workloads.make(name, size)
+        times = _ours(name, data, monkeypatch), _torch(name, data), _jax(name, data)
+        lines.append(f"| {name} | " + " | ".join(t if isinstance(t, str) else f"{t:.3f}" for t in times) + " |")
     text = "\n".join(lines) + "\n"
     print("\n" + text)
     Path(os.environ.get("AOTDIFF_GPU_TABLE", "gpu-timings.md")).write_text(text)

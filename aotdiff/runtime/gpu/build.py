@@ -22,6 +22,7 @@ from aotdiff.runtime.gpu.stages import plan_text
 from aotdiff.runtime.interface import Interface, derive
 
 if TYPE_CHECKING:
+    from aotdiff.codegen.gpu.kernels import Known
     from aotdiff.codegen.gpu.target import GpuTarget
     from aotdiff.runtime.build import Entry, Plan
     from aotdiff.runtime.compiler import Compiler
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class GpuBuild:
-    """What was made of a program: the JSON's contents, and the LLVM text of each function's kernels."""
+    """What was made of a program: the JSON's contents, and the LLVM text of each function's kernels.
+
+    Most kernels of a function are in its derivatives too: each is written once, and plans share it (`known`).
+    """
 
     data: dict[str, Any]
     texts: list[str] = field(default_factory=list)
+    known: Known = field(default_factory=dict)
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """Exported functions that are left out, and why."""
@@ -76,7 +81,7 @@ def _planned(
     places = chain_places(f.instance(real), chain)
     prefix = "".join(c if c.isascii() and c.isalnum() else "_" for c in name) + "__"
     try:
-        plan, text, reads = plan_text(compiler, f.name, places, real, target(), prefix)
+        plan, text, reads = plan_text(compiler, f.name, places, real, target(), prefix, whole.known)
     except CompileError as error:
         errors.append(error)
         return {"refused": str(error).splitlines()[0]}

@@ -10,6 +10,7 @@ from aotdiff.codegen.gpu import plan as plans
 from aotdiff.runtime import cache
 
 if TYPE_CHECKING:
+    from aotdiff.codegen.gpu.kernels import Known
     from aotdiff.codegen.gpu.target import GpuTarget
     from aotdiff.ir.graph import Loc
     from aotdiff.ir.graph import Module as Graph
@@ -38,9 +39,10 @@ def planned(
 
 
 def plan_text(
-    compiler: Compiler, root: str, places: Places, real: str, target: GpuTarget, prefix: str = ""
-) -> tuple[plans.Plan, str, tuple[int, ...]]:
-    """The plan, the LLVM text of its kernels, and which parameter leaves' values it reads.
+    compiler: Compiler, root: str, places: Places, real: str, target: GpuTarget, prefix: str = "",
+    known: Known | None = None,
+) -> tuple[plans.Plan, str, tuple[int, ...]]:  # fmt: skip
+    """The plan, the LLVM text of its kernels (but for `known` ones), and which parameter leaves' values it reads.
 
     A `CompileError` where the device cannot do it.
     """
@@ -53,7 +55,10 @@ def plan_text(
     for early in (False, True):
         try:
             graph, name = device_graph(compiler, root, places, real, early)
-            plan, module = build(graph, name, target, options, prefix, fixed)
+            found = {} if known is None else dict(known)
+            plan, module = build(graph, name, target, options, prefix, fixed, found)
+            if known is not None:
+                known.update(found)
             return plan, module.text(), values_read(graph, name)
         except Unsupported as error:
             refused = error
