@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from aotdiff.codegen.bufferize import Flow, analyse
 from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.gpu import joins
 from aotdiff.codegen.gpu.plan import Kernel, Site
 from aotdiff.codegen.gpu.target import GpuTarget
 from aotdiff.codegen.loader import Options
@@ -398,8 +399,8 @@ class KernelEmitter(FunctionEmitter):
             merged.append(self.op(f"phi {type_} {incoming}"))
         self._add_copies()
         if reductions:
-            elements = [e for r in reductions for e in _elements(r)]
-            joined = self._tree(reductions, elements, merged)
+            elements = [e for r in reductions for e in joins.elements(r)]
+            joined = self._tree(reductions, merged)
             store, done = self.label("store"), self.label("stored")
             self.branch(self.op(f"icmp eq i64 {self.target.thread(self)}, 0"), store, done)
             self.start(store)
@@ -410,25 +411,38 @@ class KernelEmitter(FunctionEmitter):
             self.start(done)
         self.target.leave(self)
 
-    def _tree(self, reductions: list[Reduction], elements: list[Scalar], state: list[str]) -> list[str]:
+    def _tree(self, reductions: list[Reduction], state: list[str]) -> list[str]:
         """The accumulators of all threads of the block joined, in thread 0."""
+        groups = joins.groups(reductions)
+        first = [e for r in groups[0] for e in joins.elements(r)]
+        types = [memory_type(e) for e in first] if len(groups) == 1 else ["i64"] * joins.ROOMS
+        rooms = [self.in_block(t, self.spec.block, 8) for t in types]
+        found: list[str] = []
+        for group in groups:
+            if found:
+                self.barrier()  # all have read what the group before left
+            width = sum(r.width for r in group)
+            found += self._join_threads(group, rooms[:width], state[len(found) : len(found) + width])
+        return found
+
+    def _join_threads(self, reductions: list[Reduction], rooms: list[str], state: list[str]) -> list[str]:
+        """A tree in shared memory, in which each accumulator has a room."""
         thread = self.target.thread(self)
-        rooms = [self.in_block(memory_type(e), self.spec.block, 8) for e in elements]
+        elements = [e for r in reductions for e in joins.elements(r)]
         own = [self.slot(room, e, thread) for room, e in zip(rooms, elements, strict=True)]
         for e, value, at in zip(elements, state, own, strict=True):
             self.store_element(e, value, at)
         width = self.spec.block // 2
         while width:
             self.barrier()
-            joins, on = self.label("join"), self.label("joined")
-            self.branch(self.op(f"icmp ult i64 {thread}, {width}"), joins, on)
-            self.start(joins)
+            lower, on = self.label("join"), self.label("joined")
+            self.branch(self.op(f"icmp ult i64 {thread}, {width}"), lower, on)
+            self.start(lower)
             other = self.op(f"add nuw nsw i64 {thread}, {width}")
             mine = [self.load_element(e, at) for e, at in zip(elements, own, strict=True)]
-            theirs = [
-                self.load_element(e, self.slot(room, e, other)) for room, e in zip(rooms, elements, strict=True)
-            ]
-            for e, value, at in zip(elements, _join(self, reductions, mine, theirs), own, strict=True):
+            there = [self.slot(room, e, other) for room, e in zip(rooms, elements, strict=True)]
+            theirs = [self.load_element(e, at) for e, at in zip(elements, there, strict=True)]
+            for e, value, at in zip(elements, joins.join(self, reductions, mine, theirs), own, strict=True):
                 self.store_element(e, value, at)
             self.jump(on)
             self.start(on)
@@ -438,7 +452,7 @@ class KernelEmitter(FunctionEmitter):
     def _fold(self, spec: Fold) -> None:
         """One block joins the values of `%n` blocks."""
         reductions = [Reduction(kind, Scalar(element)) for kind, element in spec.reductions]
-        elements = [e for r in reductions for e in _elements(r)]
+        elements = [e for r in reductions for e in joins.elements(r)]
         self._pass("i64 %n", "i64")
         for which in ("p", "r"):
             for k in range(len(elements)):
@@ -447,35 +461,5 @@ class KernelEmitter(FunctionEmitter):
         starts = [s for r in reductions for s in r.starts(self)]
         level = Level(self, "%n", starts, self.spec.block, self.target.thread(self))
         theirs = [self.load_element(e, self.slot(f"%p{k}", e, level.index)) for k, e in enumerate(elements)]
-        level.close(self, _join(self, reductions, level.accumulators, theirs))
+        level.close(self, joins.join(self, reductions, level.accumulators, theirs))
         self._finish(reductions, starts, level.accumulators, [f"%r{k}" for k in range(len(elements))], lambda _: "0")
-
-
-def _elements(reduction: Reduction) -> list[Scalar]:
-    return [reduction.type, Scalar("i64")] if reduction.width == 2 else [reduction.type]
-
-
-def _join(ke: KernelEmitter, reductions: list[Reduction], mine: list[str], theirs: list[str]) -> list[str]:
-    """Accumulators of two sets of iterations, none of them in both."""
-    found: list[str] = []
-    for r in reductions:
-        at = len(found)
-        if r.width == 1:
-            found += r.join(ke, [mine[at]], theirs[at], "")
-        else:
-            found += _join_index(ke, r, (mine[at], mine[at + 1]), (theirs[at], theirs[at + 1]))
-    return found
-
-
-def _join_index(ke: KernelEmitter, r: Reduction, mine: tuple[str, str], theirs: tuple[str, str]) -> list[str]:
-    """The better one; the earlier one where neither is; none at all (index -1) never wins."""
-    (a, i), (b, j) = mine, theirs
-    better, worse = r.beats(ke, b, a), r.beats(ke, a, b)
-    earlier = ke.op(f"icmp ult i64 {j}, {i}")  # -1 is the last of all
-    tied = ke.op(f"xor i1 {worse}, true")
-    take = ke.op(f"or i1 {better}, {ke.op(f'and i1 {tied}, {earlier}')}")
-    real = ke.op(f"icmp sge i64 {j}, 0")
-    none = ke.op(f"icmp slt i64 {i}, 0")
-    take = ke.op(f"and i1 {real}, {ke.op(f'or i1 {none}, {take}')}")
-    t = llvm_type(r.type)
-    return [ke.op(f"select i1 {take}, {t} {b}, {t} {a}"), ke.op(f"select i1 {take}, i64 {j}, i64 {i}")]

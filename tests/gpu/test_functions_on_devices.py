@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+from aotdiff.codegen.gpu.emulated import EmulatedTarget
 
 import aotdiff as ad
-from aotdiff.runtime.gpu import emulated, executor, native
+from aotdiff.runtime.gpu import emulated, executor, native, stages
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*one thread of the device")
 RNG = np.random.default_rng(7)
@@ -167,6 +169,81 @@ fn f(x: f64[n], k: i64[m], steps: i64) -> f64 = sum(walk(x, k[i], steps) for i i
     before = slope(X[:10], k, 5)
     slope(X[:10], k[:40], 400)
     assert (slope(X[:10], k, 5) == before).all()
+
+
+def many_sums(count: int) -> str:
+    """A loop with so many sums, the greatest of several kinds, and arrays that it adds to."""
+    numbers = [f"s{k}" for k in range(count)]
+    lines = ["fn f(x: f64[n], y: f32[n], at: i64[n], k: i64) -> (", ", ".join(["f64"] * count)]
+    lines += [", f32, i64, f64[k], f64[k], f64[k], f64[k]) {"]
+    lines += [f"\n    var {s} = 0.0" for s in numbers] + ["\n    var t = f32(0.0)\n    var c = 0"]
+    lines += [f"\n    var h{j} = zeros(k)" for j in range(4)] + ["\n    for i in 0..n {"]
+    lines += [f"\n        {s} += sin(x[i] * {k}.0)" for k, s in enumerate(numbers)]
+    lines += ["\n        t += y[i]\n        c += at[i]"]
+    lines += [f"\n        h{j}[at[i]] += x[i] ** {j + 1}" for j in range(4)]
+    lines += ["\n    }\n    (", ", ".join(numbers), ", t, c, h0, h1, h2, h3)\n}\n"]
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("count", [3, 6, 7, 20])
+def test_many_sums_at_once(count: int) -> None:
+    """More sums than a block has room to join at once: one after the other, within 48 kB."""
+    text = many_sums(count)
+    cpu, device = both(text)
+    compiler, root, places = device.f.recipe()
+    plan, _, _ = stages.plan_text(compiler, root, places, "f64", EmulatedTarget())
+    assert max(kernel.shared for kernel in plan.kernels) <= 48 << 10
+    args = [X, X.astype(np.float32), RNG.integers(0, 20, 1000), 20]
+    for got, want in zip(device.f(*args), cpu.f(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4 if np.asarray(want).dtype == np.float32 else 1e-11, atol=1e-4)
+
+
+def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MemoryError with the place, at whichever piece of memory there is no more; the others are given back."""
+    text = """
+fn f(x: f64[n], y: f64[n], m: i64) -> f64 {
+    let u = [x[i % n] * f64(i) for i in 0..m]
+    sum(sum(u[j] * y[k] * walk(u, k) for j in 0..m) for k in 0..n)
+}
+fn walk(u: f64[m], k: i64) -> f64 {
+    var v = u
+    for j in 1..m { v[j] = sin(v[j - 1]) + v[j] }
+    v[m - 1]
+}
+"""
+    f = ad.compile_source(text, target="emulated", name="much.grad").f.grad(("x", "y"))
+    want = f(X[:9], X[9:18], 70)
+    alloc, free = emulated.EmulatedDevice.alloc, emulated.EmulatedDevice.free
+    held: set[int] = set()
+    left = 0
+
+    def limited(self: Any, nbytes: int, stream: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise MemoryError(f"no memory for {nbytes} bytes")
+        made = alloc(self, nbytes, stream)
+        held.add(id(made))
+        return made
+
+    def noted(self: Any, buffer: Any, stream: Any) -> None:
+        held.discard(id(buffer))
+        free(self, buffer, stream)
+
+    monkeypatch.setattr(emulated.EmulatedDevice, "alloc", limited)
+    monkeypatch.setattr(emulated.EmulatedDevice, "free", noted)
+    for count in range(100):
+        left = count
+        try:
+            found = f(X[:9], X[9:18], 70)
+        except MemoryError as error:
+            assert re.fullmatch(r"much.grad:2: grad\(f, wrt = \(x, y\)\): no memory for \d+ bytes", str(error))
+            assert not held
+        else:
+            break
+    assert count > 5 and not held
+    for got, wanted in zip(found, want, strict=True):
+        np.testing.assert_allclose(got, wanted)
 
 
 def test_memory_of_deterministic_sums(monkeypatch: pytest.MonkeyPatch) -> None:

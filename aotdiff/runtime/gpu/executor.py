@@ -59,10 +59,11 @@ class _Again(Exception):
 
 
 class Executor:
-    """One plan on one device. Several threads may run it at once."""
+    """One plan on one device. Several threads may run it at once. `place`: file, line and name, for messages."""
 
-    def __init__(self, plan: p.Plan, device: Device, code: bytes):
+    def __init__(self, plan: p.Plan, device: Device, code: bytes, place: str = ""):
         self.plan = plan
+        self.place = place or plan.name
         self.device = device
         self.kernels = device.load(code, [k.name for k in plan.kernels]) if plan.kernels else {}
         self.infos = {k.name: k for k in plan.kernels}
@@ -94,7 +95,7 @@ class Executor:
     def grow(self, least: int, kernel: str) -> None:
         """More scratch memory for each thread of a kernel."""
         if least >= MOST_SCRATCH:
-            raise MemoryError(f"{self.plan.name}: a thread needs {least} bytes of memory")
+            raise MemoryError(f"{self.place}: a thread needs {least} bytes of memory")
         self.arenas[kernel] = max(2 * self.arenas[kernel], 1 << (least - 1).bit_length())
 
 
@@ -115,7 +116,7 @@ class Run:
     def start(self, values: Sequence[Any]) -> None:
         plan, device = self.executor.plan, self.device
         if plan.kernels:
-            self.errors = device.alloc(8 * p.ERROR_WORDS, self.stream)
+            self.errors = self._alloc(8 * p.ERROR_WORDS)
             device.fill(self.errors, 0, np.int64(0), p.ERROR_WORDS, self.stream)
         for param, value in zip(plan.params, values, strict=True):
             if not param.dims:
@@ -131,10 +132,8 @@ class Run:
     def _result(self, result: p.Result) -> Any:
         if not result.device:
             return self.value(result.value)
-        storage: Storage = self.env.pop(result.value)  # type: ignore[arg-type]
         shape = tuple(self.value(d) for d in result.dims)
-        if storage.external or storage.refs > 1:
-            storage = self._copied(storage, result.element, _count(shape))
+        storage = self._own(result.value, result.element, _count(shape))  # type: ignore[arg-type]
         return Array(storage.buffer, result.element, shape)
 
     def check(self) -> None:
@@ -205,8 +204,22 @@ class Run:
     def _new(self, element: str, count: int) -> Storage:
         size = count * p.SIZES[element]
         if size > 1 << 46:
-            raise MemoryError(f"{self.executor.plan.name}: no memory for an array of {count} elements")
-        return Storage(self.device.alloc(size, self.stream))
+            raise MemoryError(f"{self.executor.place}: no memory for an array of {count} elements")
+        return Storage(self._alloc(size))
+
+    def _alloc(self, nbytes: int) -> Buffer:
+        try:
+            return self.device.alloc(nbytes, self.stream)
+        except MemoryError as error:
+            raise MemoryError(f"{self.executor.place}: {error}") from None
+
+    def _own(self, var: str, element: str, count: int) -> Storage:
+        """The storage of a variable, which ends; a copy where somebody else shows it too."""
+        storage: Storage = self.env[var]
+        if storage.refs > 1 or storage.external:
+            storage = self._copied(storage, element, count)
+        del self.env[var]
+        return storage
 
     def _copied(self, storage: Storage, element: str, count: int) -> Storage:
         fresh = self._new(element, count)
@@ -232,10 +245,7 @@ class Run:
         self.env[s.var] = found
 
     def own(self, s: p.Own) -> None:
-        storage: Storage = self.env.pop(s.source)
-        if storage.refs > 1 or storage.external:
-            storage = self._copied(storage, s.element, self.value(s.count))
-        self.env[s.var] = storage
+        self.env[s.var] = self._own(s.source, s.element, self.value(s.count))
 
     def compute(self, s: p.Compute) -> None:
         self.env[s.var] = FIT[s.to](OPERATIONS[s.op](*[self.value(a) for a in s.args]))
@@ -284,11 +294,13 @@ class Run:
             arena = self.executor.arenas[s.kernel]
             if not info.exact:  # maps: any number of blocks does
                 blocks = max(1, min(blocks, ALL_SCRATCH // (arena * info.block)))
-            scratch = device.alloc(arena * blocks * info.block, stream)
+            scratch = self._alloc(arena * blocks * info.block)
             args += [scratch, np.int64(arena)]
-        device.launch(self.executor.kernels[s.kernel], blocks, info.block, args, stream)
-        if scratch is not None:
-            device.free(scratch, stream)
+        try:
+            device.launch(self.executor.kernels[s.kernel], blocks, info.block, args, stream)
+        finally:
+            if scratch is not None:
+                device.free(scratch, stream)
 
     def branch(self, s: p.If) -> None:
         self.block(s.then if self.value(s.cond) else s.other)

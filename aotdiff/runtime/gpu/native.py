@@ -51,7 +51,7 @@ class GpuNative:
     @property
     def executor(self) -> Executor:
         if self._executor is None:
-            self._executor = Executor(self.plan, self.device(), self.code)
+            self._executor = Executor(self.plan, self.device(), self.code, self.interface.place)
             if self.plan.serial and self.plan.kernels:
                 _warn_once(self.interface)
         return self._executor
@@ -107,8 +107,10 @@ class GpuNative:
     def _on_host(self, values: Sequence[Any], buffers: Sequence[np.ndarray | None]) -> list[Any]:
         device = self.executor.device
         stream = here(device)
-        passed = [self._in(device, v, stream) if isinstance(v, np.ndarray) else v for v in values]
+        passed: list[Any] = []
         try:
+            for v in values:
+                passed.append(self._in(device, v, stream) if isinstance(v, np.ndarray) else v)
             run = self.executor.run(passed, stream)
             try:
                 return [self._out(run, k, buffer) for k, buffer in enumerate(buffers)]
@@ -120,7 +122,10 @@ class GpuNative:
                     device.free(each.buffer, stream)
 
     def _in(self, device: Any, value: np.ndarray, stream: Any) -> Array:
-        buffer = device.alloc(value.nbytes, stream)
+        try:
+            buffer = device.alloc(value.nbytes, stream)
+        except MemoryError as error:
+            raise MemoryError(f"{self.interface.place}: {error}") from None
         if value.nbytes:
             device.copy_in(buffer, 0, value, stream)
         return Array(buffer, _ELEMENTS[value.dtype.char], value.shape)
