@@ -545,18 +545,24 @@ def _(b: Builder, op: Op, c: Value) -> Value:
     return b.mul(scaled(b, c, -2.0), b.mul(b.scalar("tanh", op.operands[0]), op.result))
 
 
+def _or_size(b: Builder, root: Value, x: Value) -> Value:
+    """The root of a square near x * x, or |x| where the square is infinite."""
+    return b.select(b.scalar("eq", root, _k(b, math.inf, root)), b.scalar("abs", x), root)
+
+
 @partial("asinh", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
-    """c / sqrt(1 + x * x)"""
-    return b.div(c, b.scalar("sqrt", _one_plus_square(b, op.operands[0])))
+    """c / sqrt(1 + x * x), whose square may overflow"""
+    (x,) = op.operands
+    return b.div(c, _or_size(b, b.scalar("sqrt", _one_plus_square(b, x)), x))
 
 
 @partial("acosh", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
-    """c / sqrt((x - 1) * (x + 1))"""
+    """c / sqrt((x - 1) * (x + 1)), whose product may overflow"""
     (x,) = op.operands
     one = _k(b, 1.0, c)
-    return b.div(c, b.scalar("sqrt", b.mul(b.sub(x, one), b.add(x, one))))
+    return b.div(c, _or_size(b, b.scalar("sqrt", b.mul(b.sub(x, one), b.add(x, one))), x))
 
 
 @partial("atanh", 0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from aotdiff.runtime.convert import DTYPES, Place, describe, flatten, float_kind, leaf_converter
 from aotdiff.runtime.interface import Group, Interface, Kind, Leaf, leaves
-from aotdiff.runtime.sizes import result_shapes
+from aotdiff.runtime.sizes import extra_sizes, result_shapes
 
 Values = list[Any]
 
@@ -24,11 +24,12 @@ class Binder:
     The interface must not say `real` any more.
     """
 
-    __slots__ = ("_convert", "interface", "result_leaves", "shapes")
+    __slots__ = ("_convert", "_wrong", "interface", "result_leaves", "shapes")
 
     def __init__(self, interface: Interface) -> None:
         self.interface = interface
         self.shapes = result_shapes(interface)
+        self._wrong = extra_sizes(interface)
         self.result_leaves = list(leaves(interface.result))
         self._convert = [_parameter_converter(interface, p.name, p.kind) for p in interface.parameters]
 
@@ -40,7 +41,16 @@ class Binder:
                 out.append(convert(arg))
             else:
                 flatten(place, kind, arg, out)
-        return out
+        return self.checked(out)
+
+    def checked(self, values: Values) -> Values:
+        """The values; ValueError where a cotangent or tangent has other sizes than what it belongs to."""
+        wrong = self._wrong(values) if self._wrong is not None else None
+        if wrong is not None:
+            name, leaf, axis, size, wanted = wrong
+            text = f"`{name}` has size {size} where its type {leaf} wants {wanted} (axis {axis})"
+            raise ValueError(f"{self.interface.place}: {text}")
+        return values
 
     def buffers(self, values: Values) -> list[np.ndarray | None]:
         """A new array for each array result, None for scalars."""

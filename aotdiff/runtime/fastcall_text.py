@@ -106,7 +106,7 @@ class _Writer:
             assert isinstance(parameter.kind, Leaf)
             object_ = self.load("ptr", "%arguments", 8 * k)
             if parameter.kind.sizes:
-                self.array(object_, parameter.kind)
+                self.array(object_, parameter.kind, extra=k >= count - self.f.extra)
             else:
                 self.scalar(object_, parameter.kind, parameter.name)
         self.call(outputs)
@@ -148,15 +148,17 @@ class _Writer:
         for k, item in enumerate(kind.items):
             self.nested(self.item(object_, k), item, found)
 
-    def array(self, object_: str, leaf: Leaf) -> None:
-        """Take an array apart: its data and sizes."""
+    def array(self, object_: str, leaf: Leaf, extra: bool) -> None:
+        """Take an array apart: its data and sizes; those of an `extra` one are given by what it belongs to."""
         data, dims = self.plain_array(object_, leaf, _CONTIGUOUS_ALIGNED)
         self.passed.append(f"ptr {data}")
         values = [self.load("i64", dims, 8 * axis) for axis in range(len(leaf.sizes))]
         self.memory.append((data, self.end_of(data, leaf, values)))
         for size, value in zip(leaf.sizes, values, strict=True):
             self.passed.append(f"i64 {value}")
-            if isinstance(size, str):
+            if extra:
+                self.need(self.new(f"icmp eq i64 {value}, {self.clamped(self.size(size))}"))
+            elif isinstance(size, str):
                 self.sizes.setdefault(size, value)
 
     def end_of(self, data: str, leaf: Leaf, sizes: list[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from aotdiff.runtime.binding import arrange, choose_real
 from aotdiff.runtime.convert import Place, flatten
 from aotdiff.runtime.function import Function, _names
 from aotdiff.runtime.interface import Group, Kind, Leaf, default_wrt, float_part, float_results, leaves
@@ -83,7 +84,8 @@ def gradcheck(
         names = tuple(p.name for p in f.parameters if float_part(p.kind) is not None) or default_wrt(f.interface)
     else:
         names = _names(f.interface, wrt)[0]
-    check = _Check(f, rtol, atol, eps, seed)
+    given = arrange(f.interface, tuple(args), {})
+    check = _Check(f, choose_real(f.interface, given, "f64"), rtol, atol, eps, seed)
     check.run(f, tuple(args), names, 1, order)
     if check.wrong:
         raise GradcheckError(f, check.wrong, check.count)
@@ -93,8 +95,12 @@ def gradcheck(
 class _Check:
     """One run: tolerances, and what was found."""
 
-    def __init__(self, f: Function, rtol: float | None, atol: float | None, eps: float | None, seed: int) -> None:
-        self.single = any(leaf.element == "f32" for p in f.parameters for leaf in leaves(p.kind))
+    def __init__(
+        self, f: Function, real: str, rtol: float | None, atol: float | None, eps: float | None, seed: int
+    ) -> None:
+        self.real = real  # what `real` is in this call
+        parameters = f.interface.instance(real).parameters
+        self.single = any(leaf.element == "f32" for p in parameters for leaf in leaves(p.kind))
         self.rtol = rtol if rtol is not None else 2e-2 if self.single else 1e-5
         self.atol = atol if atol is not None else 1e-2 if self.single else 1e-6
         self.exact = 1e-3 if self.single else 1e-9
@@ -113,6 +119,9 @@ class _Check:
         if level < order:
             self.run(vjp, (*args, *cotangents), names, level + 1, order)
 
+    def kind(self, f: Function, position: int) -> Kind:
+        return f.interface.instance(self.real).parameters[position].kind
+
     def random_like(self, f: Function, args: tuple[Any, ...]) -> list[Any]:
         value = f(*args)
         results = value if not isinstance(f.interface.result, Leaf) else (value,)
@@ -129,7 +138,7 @@ class _Check:
     ) -> None:
         """Compare each entry of one parameter's gradient."""
         position = f.interface.names.index(name)
-        kind = f.parameters[position].kind
+        kind = self.kind(f, position)
         parts: list[Any] = []
         flatten(Place(f.interface, name, kind), kind, args[position], parts)
         jvp = f.jvp(wrt=name)
@@ -145,7 +154,7 @@ class _Check:
         self, f: Function, args: tuple[Any, ...], position: int, parts: list[Any], k: int, index: tuple[int, ...],
         reverse: float, jvp: Function, cotangents: list[Any], level: int,
     ) -> None:  # fmt: skip
-        kind = f.parameters[position].kind
+        kind = self.kind(f, position)
 
         def moved(step: float) -> float:
             changed = list(parts)

@@ -54,13 +54,18 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Parameters and result of one function; `path` and `line` are where it is defined."""
+    """Parameters and result of one function; `path` and `line` are where it is defined.
+
+    The last `extra` parameters are cotangents and tangents: native code takes it that they have the sizes of what they
+    belong to, so every way in from Python checks that (`sizes.extra_sizes`, `fastcall_text`).
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     result: Kind
     path: str = ""
     line: int = 0
+    extra: int = 0
 
     def __str__(self) -> str:
         return f"fn({', '.join(map(str, self.parameters))}) -> {self.result}"
@@ -86,6 +91,7 @@ class Interface:
         return replace(self, parameters=parameters, result=_instance(self.result, real))
 
     def to_json(self) -> dict[str, Any]:
+        """Of a function that is no derivative made outside the language: it has no `extra` parameters."""
         parameters = [[p.name, _kind_json(p.kind)] for p in self.parameters]
         result = _kind_json(self.result)
         return {"name": self.name, "parameters": parameters, "result": result, "path": self.path, "line": self.line}
@@ -148,7 +154,7 @@ def derive(f: Interface, form: str, names: tuple[str, ...], tupled: bool) -> Int
     result = _result(f, form, base, parts, tupled)
     if value:
         result = Group((f.result, result))
-    return Interface(name, f.parameters + tuple(extra), result, f.path, f.line)
+    return Interface(name, f.parameters + tuple(extra), result, f.path, f.line, f.extra + len(extra))
 
 
 def _differentiable(f: Interface, by_name: dict[str, Parameter], name: str) -> Kind:

@@ -91,11 +91,13 @@ def _all(static: Static, operands: Sequence[Any]) -> list[Any]:
     return [next(rest) if known is None else known[0] for known in static]
 
 
-def _run(f: Function, static: Static, operands: Sequence[Any]) -> list[np.ndarray]:
-    """On the host."""
+def _run(f: Function, real: str, static: Static, operands: Sequence[Any]) -> list[np.ndarray]:
+    """On the host; numbers are arrays of the function's type, which a Python float does not tell."""
     values = _all(static, [np.asarray(operand) for operand in operands])
     results = f(*nested([p.kind for p in f.interface.parameters], values))
-    return unnested(f.interface.result, results)
+    result = f.interface.instance(real).result
+    pairs = zip(unnested(result, results), leaves(result), strict=True)
+    return [np.asarray(value, DTYPES[leaf.element]) for value, leaf in pairs]
 
 
 def _abstract(*operands: Any, function: Function, real: str, static: Static, linear: int) -> list[Any]:
@@ -110,8 +112,7 @@ def _on_host(*operands: Any, function: Function, real: str, static: Static, line
     kinds = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
 
     def run(*arrays: Any) -> list[np.ndarray]:
-        results = _run(function, static, arrays)
-        return [np.asarray(result, kind.dtype) for result, kind in zip(results, kinds, strict=True)]
+        return _run(function, real, static, arrays)
 
     return jax.pure_callback(run, kinds, *operands, vmap_method="sequential")
 
@@ -183,7 +184,7 @@ def _batched(
 
 
 def _immediate(*operands: Any, function: Function, real: str, static: Static, linear: int) -> list[Any]:
-    return [jax.numpy.asarray(result) for result in _run(function, static, operands)]
+    return [jax.numpy.asarray(result) for result in _run(function, real, static, operands)]
 
 
 call_p.def_impl(_immediate)

@@ -1,16 +1,18 @@
-"""Sizes of the results of a call, from the sizes of its arguments.
+"""Sizes of the results of a call, and of its cotangents and tangents, from the sizes of its arguments.
 
-Whether the arguments' sizes fit together is native code's to check, with the line of the function: what stands
+Whether the function's own arguments fit together is native code's to check, with the line of the function: what stands
 here only has to be right when they do, and must not fail when they do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aotdiff.runtime.interface import Interface, Leaf, Size, leaves, size_names
 
+Wrong = tuple[str, Leaf, int, int, int]  # parameter, the leaf in it, axis, its size, the size wanted
 Shapes = Callable[[Sequence[Any]], list[tuple[int, ...]]]
 
 
@@ -24,6 +26,29 @@ def result_shapes(f: Interface) -> Shapes:
     space: dict[str, Any] = {"solve": _solve, "floordiv": _floordiv, "mod": _mod, "most": _most}
     exec(text, space)  # made of numbers and names of our own
     return space["shapes"]
+
+
+def extra_sizes(f: Interface) -> Callable[[Sequence[Any]], Wrong | None] | None:
+    """What finds the first size of a cotangent or tangent that is not that of what it belongs to.
+
+    None where nothing has such a size.
+    """
+    own = replace(f, parameters=f.parameters[: len(f.parameters) - f.extra])
+    start = sum(len(list(leaves(p.kind))) for p in own.parameters)
+    extra = [(p.name, leaf) for p in f.parameters[len(own.parameters) :] for leaf in leaves(p.kind)]
+    lines, variables = _bindings(own, set())
+    checks: list[str] = []
+    for k, (_, leaf) in enumerate(extra):
+        for axis, size in enumerate(leaf.sizes):
+            if size_names(size) <= variables.keys():
+                got, wanted = f"v[{start + k}].shape[{axis}]", f"most({_code(size, variables)})"
+                checks.append(f"if {got} != {wanted}: return (*extra[{k}], {axis}, {got}, {wanted})")
+    if not checks:
+        return None
+    text = "\n    ".join(["def wrong(v):", *lines, *checks])
+    space: dict[str, Any] = {"solve": _solve, "floordiv": _floordiv, "mod": _mod, "most": _most, "extra": extra}
+    exec(text, space)  # made of numbers and names of our own
+    return space["wrong"]
 
 
 def _bindings(f: Interface, wanted: set[str]) -> tuple[list[str], dict[str, str]]:

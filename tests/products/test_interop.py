@@ -144,6 +144,13 @@ def test_jax_jit_and_vmap(m, jax):
     np.testing.assert_allclose(jax.vmap(jax.jacrev(cube))(rows)[1], np.diag(12 * X**2))
 
 
+def test_jax_keeps_f32_numbers(m, jax):
+    f = ad.interop.jax(ad.compile_source("fn g(x: real[n]) -> real = sum(x**3)").g)
+    x = jax.numpy.asarray([1.0, 2.0], "f4")
+    assert f(x).dtype == jax.jit(f)(x).dtype == jax.grad(f)(x).dtype == np.float32
+    np.testing.assert_allclose(jax.hessian(f)(x), np.diag([6.0, 12.0]))
+
+
 def test_jax_arguments(m, jax):
     out, i = ad.interop.jax(m.mixed)(jax.numpy.ones(3, "f4"), (jax.numpy.asarray([1.0, 2.0], "f4"), 1))
     assert out.dtype == np.float32 and out.tolist() == [4.0] * 3 and int(i) == 1

@@ -512,6 +512,12 @@ def test_gradcheck(m):
     ad.gradcheck(kink, (np.array([1.0, 0.0, -2.0]),))
 
 
+def test_gradcheck_of_real():
+    f = ad.compile_source("fn g(x: real[n], s: real) -> real = sum(x**3) * s").g
+    assert ad.gradcheck(f, (X, 2.0), wrt="x") == 2 * X.size
+    assert ad.gradcheck(f, (X.astype(np.float32), np.float32(2.0)), wrt=("x", "s")) == 2 * (X.size + 1)
+
+
 def test_gradcheck_finds_a_wrong_rule():
     source = """
 fn cube(x: f64) -> f64 = x ** 3

@@ -1,10 +1,13 @@
 """What arguments are taken as they are, what is converted, what is refused and in which words."""
 
 import array
+import re
 
 import numpy as np
 import pytest
 
+import aotdiff as ad
+from aotdiff import cli
 from aotdiff.runtime.binding import Binder, arrange, choose_real
 from aotdiff.runtime.interface import Group, Interface, Leaf, Parameter
 
@@ -181,3 +184,61 @@ def test_outputs():
     ]:
         with pytest.raises(error, match=words):
             binder.outputs([x], bad)
+
+
+# Sizes of cotangents and tangents ------------------------------------------------------------------------------------
+
+SIZED = """fn grow(x: f64[n], y: f64[n,k]) -> f64[n+1] = [(if i < n { x[i] * sum(y[i]) } else { 1.0 }) for i in 0..n+1]
+fn norms(x: f64[n], y: f64[k]) -> f64 = sum(x**2) * sum(y**3)
+fn pair(x: f64[n], p: (f64[n], f64)) -> (f64[n], f64) = (x * p.0 * p.1, sum(x))
+fn whole(k: i64, x: f64[n]) -> f64[2*k] = [x[0] * f64(i) for i in 0..2*k]
+"""
+
+
+@pytest.fixture(scope="module", params=["O3", "O0", "library", "emulated"])
+def sized(request, tmp_path_factory):
+    if request.param == "O0":
+        return ad.compile_source(SIZED, opt=0)
+    if request.param == "emulated":
+        return ad.compile_source(SIZED, target="emulated")
+    if request.param == "O3":
+        return ad.compile_source(SIZED)
+    folder = tmp_path_factory.mktemp("sized")
+    (folder / "sized.grad").write_text(SIZED)
+    assert cli.main(["build", str(folder / "sized.grad"), "-o", str(folder), "--order", "2"]) == 0
+    return ad.load(folder / "sized.so")
+
+
+A, B, M43 = np.ones(4), np.ones(2), np.ones((4, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "args", "words"),
+    [
+        (lambda m: m.grow.vjp(), (A, M43, A), "`ct` has size 4 where its type f64[n + 1] wants 5"),
+        (lambda m: m.grow.value_and_vjp(), (A, M43, np.ones(6)), "`ct` has size 6"),
+        (lambda m: m.grow.vjp(wrt=("x", "y")), (A, M43, B), "`ct` has size 2"),
+        (lambda m: m.grow.jvp(wrt="y"), (A, M43, M43.T), r"`d_y` has size 3 where its type f64[n, k] wants 4 (axis 0)"),
+        (lambda m: m.norms.hvp(), (A, B, B), "`v` has size 2 where its type f64[n] wants 4"),
+        (lambda m: m.norms.hvp(wrt=("x", "y")), (A, B, A, A), "`v_y` has size 4 where its type f64[k] wants 2"),
+        (lambda m: m.norms.grad().vjp(), (A, B, B), "`ct` has size 2"),
+        (lambda m: m.norms.grad().jvp(), (A, B, np.ones(5)), "`d_x` has size 5"),
+        (lambda m: m.pair.vjp(), (A, (A, 1.0), B, 1.0), "`ct0` has size 2"),
+        (lambda m: m.pair.jvp(wrt="p"), (A, (A, 1.0), (B, 1.0)), "`d_p` has size 2"),
+        (lambda m: m.whole.vjp(), (3, A, A), "`ct` has size 4 where its type f64[2*k] wants 6"),
+    ],
+)
+def test_sizes_of_cotangents_and_tangents(sized, make, args, words):
+    """Native code does not look at them: memory beyond the array would be read."""
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make(sized)(*args)
+    tensors = [ad.tensor(a) if isinstance(a, np.ndarray) and not isinstance(args[1], tuple) else a for a in args]
+    with pytest.raises(ValueError, match=re.escape(words)):
+        make(sized)(*tensors)
+
+
+def test_right_sizes_of_cotangents_and_tangents(sized):
+    assert sized.grow.vjp()(A, M43, np.ones(5)).tolist() == [3.0] * 4
+    assert [g.tolist() for g in sized.norms.hvp(wrt=("x", "y"))(A, B, A, B)] == [[16.0] * 4, [48.0] * 2]
+    assert sized.pair.vjp()(A, (A, 2.0), A, 1.0).tolist() == [3.0] * 4
+    assert sized.whole.vjp()(2, A, np.ones(4)).tolist() == [6.0, 0.0, 0.0, 0.0]

@@ -82,7 +82,7 @@ class DeviceBinder(Binder):
         out: list[Any] = []
         for (_, place, kind), arg in zip(self._convert, args, strict=True):
             self._flatten(place, kind, arg, out)
-        return out
+        return self.checked(out)
 
     def buffers(self, values: list[Any]) -> list[Any]:
         if not any(type(v) is DeviceArray for v in values):
