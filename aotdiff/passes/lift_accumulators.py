@@ -8,10 +8,11 @@ region become one. An addition that might not have run is only lifted where its 
 from __future__ import annotations
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
-from aotdiff.ir.types import Acc, Type
+from aotdiff.ir.types import F32, F64, I64, Acc, Type
 from aotdiff.passes.affine import Form, Prover
 from aotdiff.passes.facts import ArgOwners, Sizes, constant, extent_of, is_size
 from aotdiff.passes.registry import register_local
+from aotdiff.passes.widen_long_sums import FEW, iterations
 
 
 @register_local("lift-accumulators", "Move additions out of the loops and branches that keep the index they add at.")
@@ -87,6 +88,10 @@ class _Lifter:
             self.level[total] = level
             for region in regions:
                 region.ops = [each for each in region.ops if each not in lifted]
+            if total.type != handle.type.element:
+                after.append(Op("cast", [total], [F32], {"to": F32}, None, sites[-1].loc))
+                total = after[-1].result
+                self.level[total] = level
             after.append(Op("accum", [handle, total, *index], [], None, None, sites[-1].loc))
         return after
 
@@ -113,7 +118,7 @@ class _Lifter:
 def _name_index(cond: Value, accum: Op) -> None:
     """Where a branch has made sure that a value is a constant, an index that is the constant becomes the value."""
     test = cond.op
-    if test is None or test.name != "eq" or constant(test.operands[1]) is None:
+    if test is None or test.name != "eq" or test.operands[0].type != I64 or constant(test.operands[1]) is None:
         return
     value, number = test.operands
     accum.operands[2:] = [value if constant(v) == constant(number) else v for v in accum.operands[2:]]
@@ -135,9 +140,15 @@ def _from_par(op: Op, sites: list[Op], zero: Value) -> Value:
 
 
 def _from_loop(op: Op, sites: list[Op], zero: Value) -> Value:
-    """One more carried value, from 0."""
+    """One more carried value, from 0; in f64 if f32 would lose terms."""
     (site,) = sites
     value, body, carries, first = site.operands[1], op.regions[-1], op.attrs["carries"], 1 if op.name == "for" else 0
+    if value.type == F32 and iterations(op) > FEW:
+        assert zero.op is not None
+        zero.type, zero.op.attrs = F64, {"value": 0.0, "type": F64}
+        wide = Op("cast", [value], [F64], {"to": F64}, None, site.loc)
+        body.ops.insert(body.ops.index(site), wide)
+        value = wide.result
     op.attrs = {**op.attrs, "carries": carries + 1}
     op.operands.insert(first + carries, zero)
     args = [region.add_arg(value.type, "sum") for region in op.regions]

@@ -35,6 +35,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     specialize,
     strip,
     unroll,
+    widen_handles,
     widen_long_sums,
     widen_sums,
 )
@@ -51,7 +52,10 @@ PREPARE = (
 # After each round of differentiation.
 CLEANUP = ("canonicalize", "cse", "dce")
 
-_SCALAR = ("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEANUP, "drop-unused-functions")
+_SCALAR = (
+    *("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEANUP, "drop-unused-functions"),
+    "widen-handles",
+)
 _LOOPS = (
     *("specialize-sizes", "drop-unused-functions"),
     *("induction", "bounds", *CLEANUP, "hoist-checks", "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
@@ -63,7 +67,7 @@ _LOOPS = (
 
 # After differentiation, by optimisation level.
 PIPELINES: dict[int, tuple[str, ...]] = {
-    0: ("drop-unused-functions", "strip", "widen-sums", "widen-long-sums"),
+    0: ("drop-unused-functions", "strip", "widen-sums", "widen-handles", "widen-long-sums"),
     1: (*_SCALAR, "widen-long-sums", *CLEANUP),
     2: (*_SCALAR, *_LOOPS),
     3: (*_SCALAR, *_LOOPS),

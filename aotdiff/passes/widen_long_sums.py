@@ -74,7 +74,7 @@ def _contraction(op: Op, region: Region) -> bool:
 
 
 def _sums(op: Op, b: Builder) -> None:
-    if _count(op) <= FEW:
+    if iterations(op) <= FEW:
         return
     body = op.regions[0]
     last = body.terminator
@@ -90,7 +90,7 @@ def _sums(op: Op, b: Builder) -> None:
             old.owner, old.index = narrow, 0
 
 
-def _count(op: Op) -> float:
+def iterations(op: Op) -> float:
     """How many iterations, infinity if unknown."""
     if op.name == "while":
         return float("inf")
@@ -119,9 +119,9 @@ def _accumulators(op: Op, b: Builder) -> list[Op]:
     slots = [k for k in slots if terms.get(body.args[k], 0.0) > FEW]
     before = Builder(Region(), op.loc)
     for k in slots:
-        _widen(op, k, before, b)
+        widen_slot(op, k, before, b)
     if slots:
-        _widen_additions(body, {body.args[k] for k in slots})
+        widen_additions(body, {body.args[k] for k in slots})
     return before.region.ops
 
 
@@ -165,7 +165,8 @@ def _coordinate(index: Value, inside: set[Value]) -> Value | None:
     return index if index.op is None and index in inside else None
 
 
-def _widen(op: Op, slot: int, before: Builder, after: Builder) -> None:
+def widen_slot(op: Op, slot: int, before: Builder, after: Builder) -> None:
+    """Widen one handle of a `withacc`, what it begins as and what becomes of it; what is added is left as it is."""
     handle, old = op.regions[0].args[slot], op.results[slot]
     assert isinstance(handle.type, Acc)
     dims = handle.type.dims
@@ -188,11 +189,12 @@ def _converted(b: Builder, value: Value, element: object) -> Value:
     return b.par(sizes, ["map"], lambda b, *at: [b.cast(b.read(value, *at), element)])[0]  # type: ignore[arg-type]
 
 
-def _widen_additions(region: Region, wide: set[Value]) -> None:
+def widen_additions(region: Region, wide: set[Value]) -> None:
+    """Convert what is added to handles that were widened."""
     ops: list[Op] = []
     for op in region.ops:
         for inner in op.regions:
-            _widen_additions(inner, wide)
+            widen_additions(inner, wide)
         if op.name == "accum" and op.operands[0] in wide:
             ops.append(_cast(op.operands[1], F64, op))
             op.operands[1] = ops[-1].result

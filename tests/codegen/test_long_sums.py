@@ -15,7 +15,29 @@ fn product(v: f32[k], n: i64, m: i64) -> f32[m, m] {
     let a = [v[(i + j) % 2] for i in 0..n, j in 0..m]
     a.T @ a
 }
+
+fn fixed(w: f32[m], n: i64) -> f32 { var t = 0.0; for i in 0..n { t += w[0] + w[i % 2] }; t }
+fn fixed_while(w: f32[m], n: i64) -> f32 { var t = 0.0; var k = 0; while k < n { t += w[1]; k += 1 }; t }
+fn branch(w: f32[m], n: i64) -> f32 {
+    var t = 0.0
+    for i in 0..n { if i < n { t += w[0] } else { t += w[1] } ; if t < -1.0 { break } }
+    t
+}
+fn carried(w: f32[m], n: i64) -> f32 { var v = zeros(m); for i in 0..n { v = v + w }; sum(v) }
+fn in_map(w: f32[m], n: i64) -> f32 = sum({ var t = 0.0; for k in 0..n { t += w[i] }; t } for i in 0..m)
+fn segments(w: f32[m], n: i64) -> f32 {
+    var v = zeros(m)
+    @checkpoint(segments = 4) for i in 0..n { v = v + w }
+    sum(v)
+}
+fn deep(w: f32[m], k: i64) -> f32 = if k == 0 { sum(w) } else { deep(w, k - 1) }
+fn called(w: f32[m], n: i64) -> f32 { var t = 0.0; for k in 0..n { t += deep(w, 1) }; t }
 """
+# Adjoints of one number, in every way that a loop may meet it: per element how many of the n additions it is in.
+SHARES = {
+    "fixed": [1.5, 0.5, 0.0], "fixed_while": [0.0, 1.0, 0.0], "branch": [1.0, 0.0, 0.0], "carried": [1.0] * 3,
+    "in_map": [1.0] * 3, "segments": [1.0] * 3, "called": [1.0] * 3,
+}
 
 
 @pytest.fixture(scope="module", params=[0, 3])
@@ -45,3 +67,8 @@ def test_contraction(module) -> None:
     """In blocks, of f32."""
     found = module.product(np.ones(2, np.float32), N, 2)
     np.testing.assert_allclose(found, [[N, N], [N, N]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_adjoints_of_what_a_loop_captures(module, name: str) -> None:
+    close(getattr(module, name).grad()(np.ones(3, np.float32), N), np.multiply(SHARES[name], N))
