@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from aotdiff.ad.dependence import Dependence, Summary
 from aotdiff.ad.forward_sweep import Sweep
+from aotdiff.ad.guards import demanded
 from aotdiff.ad.requests import Request, calling, has_rule, request_of
 from aotdiff.ad.tangents import Tangents
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Region, Value
-from aotdiff.ir.types import is_differentiable
+from aotdiff.ir.types import BOOL, is_differentiable
 
 if TYPE_CHECKING:
     from aotdiff.ad.reverse import Pullbacks
@@ -81,7 +82,8 @@ class Forward:
             sweep = self._sweep(func, mask, params, given)
             sweep.run(func.body, b)
             results = [sweep.env[v] for v in func.body.yielded]
-            tangents = [sweep.tan.get(v) for v in func.body.yielded]
+            tangents = [sweep.known(b, v) for v in func.body.yielded]
+            _note(new, sweep)
         full = [tangents[i] or self.tangents.zero(b, results[i]) for i in floats]
         b.ret([*(results if value else []), *full])
         return new
@@ -91,24 +93,28 @@ class Forward:
         self.dependence.solve(name, mask)
         return self.inner(name, mask)
 
-    def inner(self, name: str, mask: tuple[bool, ...]) -> tuple[Func, Summary]:
-        """The version for calls: parameters, tangents of those in `mask`, then of handles; results, active tangents."""
+    def inner(self, name: str, mask: tuple[bool, ...], flags: tuple[bool, ...] = ()) -> tuple[Func, Summary]:
+        """The version for calls: parameters, tangents of those in `mask`, then of handles; results, active tangents,
+        guards of the tangents in `flags` (one per result or none at all)."""
         func = self.module.funcs[name]
         summary = self.dependence.summary(name, mask)
-        key = ("tangents", name, mask, self.tangents.signature())
+        key = ("tangents", name, mask, self.tangents.signature(), *([flags] if any(flags) else []))
         if key in self._made:
             return self._made[key], summary
         active = [i for i, on in enumerate(summary.results) if on]
-        types = [self.tangents.type_of(func.result_types[i]) for i in active]
+        flagged = [i for i, on in enumerate(flags) if on]
+        types = [self.tangents.type_of(func.result_types[i]) for i in active] + [BOOL] * len(flagged)
         new = self._register(key, func, [*func.result_types, *types])
         params = self._params(new, func)
         given = {i: self._tangent_param(new, func.params[i]) for i, on in enumerate(mask) if on}
         given |= {i: self._tangent_param(new, func.params[i]) for i, on in enumerate(summary.handles) if on}
         b = Builder(new.body, func.loc)
-        sweep = self._sweep(func, mask, params, given)
-        sweep.run(func.body, b)
         yielded = func.body.yielded
-        b.ret([sweep.env[v] for v in yielded] + [sweep.tangent(b, yielded[i]) for i in active])
+        sweep = self._sweep(func, mask, params, given, [yielded[i] for i in flagged])
+        sweep.run(func.body, b)
+        tangents = [sweep.tangent(b, yielded[i]) for i in active]
+        b.ret([sweep.env[v] for v in yielded] + tangents + [sweep.guard(b, yielded[i]) for i in flagged])
+        _note(new, sweep)
         return new, summary
 
     def apply_rule(self, b: Builder, func: Func, args: list[Value],
@@ -148,7 +154,15 @@ class Forward:
     def _tangent_param(self, new: Func, param: Value) -> Value:
         return new.body.add_arg(self.tangents.type_of(param.type), f"{param.name}_tan" if param.name else "tan")
 
-    def _sweep(self, func: Func, mask: tuple[bool, ...], params: list[Value], given: dict[int, Value]) -> Sweep:
+    def _sweep(self, func: Func, mask: tuple[bool, ...], params: list[Value], given: dict[int, Value],
+               flagged: Sequence[Value] = ()) -> Sweep:
         env = dict(zip(func.params, params, strict=True))
         tan = {func.params[i]: t for i, t in given.items()}
-        return Sweep(self, self.dependence.active[func.name, mask], env, tan)
+        active = self.dependence.active[func.name, mask]
+        return Sweep(self, active, demanded(func.body, active, flagged), env, tan)
+
+
+def _note(func: Func, sweep: Sweep) -> None:
+    """Selects that guards made are to become branches before they are reversed, see `passes.sink`."""
+    if sweep.guarded:
+        func.attrs["choices"] = True

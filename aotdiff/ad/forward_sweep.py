@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from aotdiff.ad import forward_control
+from aotdiff.ad import forward_control, guards
 from aotdiff.ad.dependence import call_mask
 from aotdiff.ad.factors import twice
 from aotdiff.ad.requests import has_rule, request_of
 from aotdiff.ad.rules import PARTIALS
 from aotdiff.ad.transpose import push_reverse
 from aotdiff.ir.builder import Builder
-from aotdiff.ir.graph import Op, Region, Value
+from aotdiff.ir.graph import Func, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op
-from aotdiff.ir.types import Record, element_of
+from aotdiff.ir.types import BOOL, Acc, Array, Record, Scalar, Type, array_type, dims_of, element_of
 
 if TYPE_CHECKING:
     from aotdiff.ad.forward import Forward
@@ -27,16 +27,21 @@ class Sweep:
     """Copies regions with tangents.
 
     env: value of the original -> its copy. tan: value of the original -> tangent; a value without an entry has tangent
-    zero. `active` says which values may have an entry.
+    zero. `active` says which values may have an entry. guards: see `ad.guards`; `loose` are values whose tangents are
+    not yet zero where their guard is false. `demanded` are those to write guards for at boundaries.
     """
 
-    __slots__ = ("forward", "active", "env", "tan", "_touched")
+    __slots__ = ("forward", "active", "demanded", "env", "tan", "guards", "loose", "guarded", "_touched")
 
-    def __init__(self, forward: Forward, active: set[Value], env: Env, tan: dict[Value, Value]):
+    def __init__(self, forward: Forward, active: set[Value], demanded: set[Value], env: Env, tan: dict[Value, Value]):
         self.forward = forward
         self.active = active
+        self.demanded = demanded
         self.env = env
         self.tan = tan
+        self.guards: dict[Value, Value] = {}
+        self.loose: set[Value] = set()
+        self.guarded = False  # whether any guard was used
         self._touched: dict[Op, bool] = {}
 
     def run(self, region: Region, b: Builder) -> None:
@@ -58,16 +63,47 @@ class Sweep:
 
     def tangent(self, b: Builder, value: Value) -> Value:
         """The tangent of a value of the original, written out if it is zero."""
-        found = self.tan.get(value)
+        found = self.known(b, value)
         return found if found is not None else self.forward.tangents.zero(b, self.env[value])
 
-    def set(self, value: Value, tangent: Value | None) -> None:
+    def known(self, b: Builder, value: Value) -> Value | None:
+        """The tangent of a value of the original; None if it is zero."""
+        found = self.tan.get(value)
+        if found is None or value not in self.loose:
+            return found
+        self.guarded = True
+        return b.select(self.guards[value], found, b.const(0.0, found.type))
+
+    def set(self, value: Value, tangent: Value | None, guard: Value | None = None, loose: bool = False) -> None:
+        """`loose`: the tangent is to be taken for zero where the guard is false."""
+        self.guards.pop(value, None)  # a body may be written twice
+        self.loose.discard(value)
         if tangent is None:
-            self.tan.pop(value, None)  # a body may be written twice
+            self.tan.pop(value, None)
             return
         if not tangent.name and value.name:
             tangent.name = f"{value.name}_tan"
         self.tan[value] = tangent
+        if guard is not None:
+            self.guards[value] = guard
+            if loose:
+                self.loose.add(value)
+
+    def guard(self, b: Builder, value: Value) -> Value:
+        """The guard of a scalar's tangent, written out."""
+        if value not in self.tan:
+            return b.false()
+        return guard if (guard := self.guards.get(value)) is not None else b.true()
+
+    def common_guard(self, b: Builder, values: list[Value]) -> Value | None:
+        """The guard of what is linear in the tangents of these values; None if there is none for all of it."""
+        given = [g for v in values if v in self.tan and (g := self.guards.get(v)) is not None]
+        if not given or len(given) < sum(v in self.tan for v in values):
+            return None
+        guard = guards.of_all(b, given[0])
+        for g in given[1:]:
+            guard = b.scalar("or", guard, guards.of_all(b, g))
+        return guard
 
     def touched(self, op: Op) -> bool:
         """Whether the operation has anything to do with tangents: an active result or an active effect inside."""
@@ -93,46 +129,82 @@ class Sweep:
         return any(self.forward.dependence.summary(callee.name, mask).handles)
 
 
-def _sum(b: Builder, terms: list[Value | None]) -> Value | None:
-    total = None
-    for t in terms:
-        if t is not None:
-            total = t if total is None else b.add(total, t)
-    return total
-
-
 def _scalar(sweep: Sweep, b: Builder, op: Op) -> None:
     assert op.name in SCALAR_OPS, f"no tangent of `{op.name}`"
     new = sweep.copy(b, op)
-    t = sweep.tan.get(op.operands[0]) if op.operands else None
-    if op.name == "mul" and op.operands[0] is op.operands[1] and t is not None:
-        sweep.set(op.result, twice(b, t, new.operands[0]))
+    if op.name == "mul" and op.operands[0] is op.operands[1]:
+        x = op.operands[0]
+        terms = [(x, twice(b, sweep.tan[x], new.operands[0]))] if x in sweep.tan else []
+    else:
+        partials = PARTIALS[op.name]
+        given = [(i, v) for i, v in enumerate(op.operands) if i in partials and v in sweep.tan]
+        terms = [(v, t) for i, v in given if (t := partials[i](b, new, sweep.tan[v])) is not None]
+    _set_sum(sweep, b, op.result, terms)
+
+
+def _set_sum(sweep: Sweep, b: Builder, result: Value, terms: list[tuple[Value, Value]]) -> None:
+    """The tangent of a result is a sum of terms, each made of the tangent of an operand and guarded as that is."""
+    guarding = {sweep.guards.get(v) for v, _ in terms}
+    if len(guarding) <= 1:
+        guard = next(iter(guarding), None)
+        loose = any(v in sweep.loose or t is not sweep.tan[v] for v, t in terms)
+        sweep.set(result, _total(b, [t for _, t in terms]), guard, loose)
         return
-    partials, terms = PARTIALS[op.name], []
-    for i, v in enumerate(op.operands):
-        if i in partials and (t := sweep.tan.get(v)) is not None:
-            terms.append(partials[i](b, new, t))
-    sweep.set(op.result, _sum(b, terms))
+    guard = sweep.guards.get(terms[0][0])
+    for v, _ in terms[1:]:
+        guard = guards.either(b, guard, sweep.guards.get(v))
+    sweep.set(result, _total(b, [_masked(sweep, b, v, t) for v, t in terms]), guard)
+
+
+def _masked(sweep: Sweep, b: Builder, source: Value, term: Value) -> Value:
+    """A term that is zero where the tangent it was made of is not there."""
+    guard = sweep.guards.get(source)
+    if guard is None or (term is sweep.tan[source] and source not in sweep.loose):
+        return term
+    sweep.guarded = True
+    return b.select(guard, term, b.const(0.0, term.type))
+
+
+def _total(b: Builder, terms: list[Value]) -> Value | None:
+    total = None
+    for t in terms:
+        total = t if total is None else b.add(total, t)
+    return total
 
 
 def _select(sweep: Sweep, b: Builder, op: Op) -> None:
+    """The tangent of the side taken; of a side without one the choice is the guard."""
     new = sweep.copy(b, op)
-    if any(v in sweep.tan for v in op.operands):
-        x, y = (sweep.tangent(b, v) for v in op.operands[1:])
-        sweep.set(op.result, b.select(new.operands[0], x, y))
-    else:
+    c, (x, y) = new.operands[0], op.operands[1:]
+    tx, ty = sweep.tan.get(x), sweep.tan.get(y)
+    gx, gy = sweep.guards.get(x), sweep.guards.get(y)
+    if tx is None and ty is None:
         sweep.set(op.result, None)
+    elif ty is None:
+        sweep.set(op.result, tx, guards.both(b, c, gx), loose=True)
+    elif tx is None:
+        sweep.set(op.result, ty, guards.both(b, b.scalar("not", c), gy), loose=True)
+    else:
+        guard = gx if gx is gy else b.select(c, gx or b.true(), gy or b.true())
+        sweep.set(op.result, b.select(c, tx, ty), guard, x in sweep.loose or y in sweep.loose)
 
 
 def _same_on_tangent(sweep: Sweep, b: Builder, op: Op) -> None:
     """The operation is linear in its first operand and takes nothing else that is differentiable."""
     new = sweep.copy(b, op)
-    t = sweep.tan.get(op.operands[0])
+    array = op.operands[0]
+    t, guard = sweep.tan.get(array), sweep.guards.get(array)
     if t is None:
         sweep.set(op.result, None)
         return
+    if guard is not None and isinstance(guard.type, Array):
+        guard = b.emit(op.name, [guard, *new.operands[1:]], [_bools(op.result.type)], dict(op.attrs)).result
     type_ = sweep.forward.tangents.type_of(op.result.type)
-    sweep.set(op.result, b.emit(op.name, [t, *new.operands[1:]], [type_], dict(op.attrs)).result)
+    sweep.set(op.result, b.emit(op.name, [t, *new.operands[1:]], [type_], dict(op.attrs)).result, guard)
+
+
+def _bools(like: Type) -> Type:
+    return array_type(BOOL, dims_of(like))
 
 
 def _update(sweep: Sweep, b: Builder, op: Op) -> None:
@@ -150,30 +222,45 @@ def _accum(sweep: Sweep, b: Builder, op: Op) -> None:
     new = sweep.copy(b, op)
     handle, value = op.operands[:2]
     if value in sweep.tan:
-        b.accum(sweep.tan[handle], sweep.tan[value], *new.operands[2:])
+        b.accum(sweep.tan[handle], sweep.tangent(b, value), *new.operands[2:])
 
 
 def _call(sweep: Sweep, b: Builder, op: Op) -> None:
-    forward, args = sweep.forward, sweep.get(op.operands)
-    callee = forward.module.funcs[op.attrs["callee"]]
-    request = request_of(forward.module, callee)
+    callee = sweep.forward.module.funcs[op.attrs["callee"]]
+    request = request_of(sweep.forward.module, callee)
     if request is not None:
         push_reverse(sweep, b, op, request)
         return
+    flags: dict[int, Value] = {}
     if has_rule(callee):
-        values, tangents = forward.apply_rule(b, callee, args, [sweep.tan.get(v) for v in op.operands])
+        given = [sweep.known(b, v) for v in op.operands]
+        values, tangents = sweep.forward.apply_rule(b, callee, sweep.get(op.operands), given)
     else:
-        mask = call_mask(op, sweep.active)
-        func, summary = forward.inner(callee.name, mask)
-        given = [sweep.tangent(b, v) for v, on in zip(op.operands, mask, strict=True) if on]
-        given += [sweep.tan[v] for v, on in zip(op.operands, summary.handles, strict=True) if on]
-        values = b.call(func, [*args, *given])
-        rest = iter(values[len(op.results) :])
-        tangents = [next(rest) if on else None for on in summary.results]
-    for result, value, t in zip(op.results, values, tangents, strict=False):
+        values, tangents, flags = _called(sweep, b, op, callee)
+    common = sweep.common_guard(b, [v for v in op.operands if not isinstance(v.type, Acc)])
+    for k, (result, value, t) in enumerate(zip(op.results, values, tangents, strict=False)):
         value.name, value.type = result.name, result.type
         sweep.env[result] = value
-        sweep.set(result, t)
+        guard = flags.get(k, common) if isinstance(result.type, Scalar) else None
+        if common is not None and k in flags:
+            guard = b.scalar("and", common, flags[k])
+        sweep.set(result, t, guard, loose=common is not None)
+
+
+def _called(sweep: Sweep, b: Builder, op: Op,
+            callee: Func) -> tuple[list[Value], list[Value | None], dict[int, Value]]:
+    """The results of a call of a function without a rule, their tangents, and guards of those that are to have one."""
+    forward, mask = sweep.forward, call_mask(op, sweep.active)
+    summary = forward.dependence.summary(callee.name, mask)
+    wanted = [r in sweep.demanded and isinstance(r.type, Scalar) for r in op.results]
+    flags = tuple(on and r for on, r in zip(wanted, summary.results, strict=True))
+    func, _ = forward.inner(callee.name, mask, flags)
+    given = [sweep.tangent(b, v) for v, on in zip(op.operands, mask, strict=True) if on]
+    given += [sweep.tan[v] for v, on in zip(op.operands, summary.handles, strict=True) if on]
+    results = b.call(func, [*sweep.get(op.operands), *given])
+    rest = iter(results[len(op.results) :])
+    tangents = [next(rest) if on else None for on in summary.results]
+    return results, tangents, {k: next(rest) for k, on in enumerate(flags) if on}
 
 
 def _record_make(sweep: Sweep, b: Builder, op: Op) -> None:

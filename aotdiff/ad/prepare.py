@@ -35,7 +35,7 @@ _BEFORE = (
 def prepare(module: Module, func: Func, activity: Callable[[Func], Activity]) -> Func:
     """A copy of `func`, ready for the reverse sweep; `activity` tells what of it gets adjoints."""
     func = copy_func(func)
-    simplify(module, func, _BEFORE)
+    simplify(module, func, (*_BEFORE, "sink-arms") if "choices" in func.attrs else _BEFORE)
     active = activity(func).active
     _rewrite_reductions(module, func.body, active)
     _read_roots(func.body)

@@ -143,6 +143,8 @@ class Pullbacks:
             finish_variants(self.module)
         for func in funcs:
             simplify(self.module, func, ("canonicalize", "cse"))
+            if any(op.name in ("select", "if") for op in func.body.walk()):
+                func.attrs["choices"] = True  # see `passes.sink`
 
 
 def use_records(module: Module) -> None:

@@ -67,8 +67,8 @@ def push_reverse(sweep: ForwardSweep, b: Builder, op: Op, request: Request) -> N
         copied.name = old.name
     source = forward.module.funcs[request.func]
     old, call = _Call.of(request, source, op.operands), _Call.of(request, source, new.operands)
-    given = [sweep.tan.get(v) for v in old.params]
-    tangent_seeds = {r: sweep.tan[v] for r, v in old.seeds.items() if v in sweep.tan}
+    given = [sweep.known(b, v) for v in old.params]
+    tangent_seeds = {r: sweep.tangent(b, v) for r, v in old.seeds.items() if v in sweep.tan}
     handles = {k: sweep.tan[v] for k, v in old.handles.items() if v in sweep.tan}
     first = len(op.results) - len(request.returned())
     wanted = [k for k, r in zip(request.returned(), op.results[first:], strict=True) if r in sweep.active]

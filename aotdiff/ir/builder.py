@@ -82,6 +82,9 @@ class Builder:
     def true(self) -> Value:
         return self.const(True, BOOL)
 
+    def false(self) -> Value:
+        return self.const(False, BOOL)
+
     def undef(self, type_: Type) -> Value:
         return self.emit("undef", [], [type_], {"type": type_}).result
 

@@ -132,10 +132,14 @@ class _Inliner:
         self.sizes = sizes
         self.env: dict[Value, Value] = {}
         self.grown = 0
+        self.choices = False
 
     def func(self, func: Func) -> None:
         self.grown = op_count(func.body)
+        self.choices = False
         self.region(func.body)
+        if self.choices:
+            func.attrs["choices"] = True
 
     def region(self, region: Region) -> None:
         out: list[Op] = []
@@ -150,6 +154,7 @@ class _Inliner:
                 continue
             callee = self.module.funcs[op.attrs["callee"]]
             self.grown += self.sizes[callee.name]
+            self.choices = self.choices or "choices" in callee.attrs
             inner_env = dict(zip(callee.params, op.operands, strict=True))
             out += [copy_op(inner, inner_env) for inner in callee.body.ops[:-1]]
             for result, value in zip(op.results, callee.body.yielded, strict=True):

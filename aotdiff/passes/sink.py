@@ -13,7 +13,9 @@ whose partials may be infinite or NaN: reads and index arithmetic stay. Elements
 element-wise `par` that makes them, if it makes them for nothing else. Checks stay outside: both sides of a select are
 evaluated, and an index error of either is raised.
 
-Generated derivatives need no such treatment: they come from branches, and the derivative rules are safe by themselves.
+Generated derivatives are treated before they are reversed in their turn: functions in which differentiation wrote
+choices say so (`choices`). There a chain of partials may end in a select (of a guarded tangent, see `ad.guards`), or an
+adjoint be computed before the branch that is its only use.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ _SAFE = frozenset((
 def sink_arms(module: Module, funcs: list[Func]) -> None:
     checking = functions_that_check(module)
     for func in funcs:
-        if _written(func) and any(op.name in ("select", "if") for op in func.body.walk()):
+        if _has_arms(func) and any(op.name in ("select", "if") for op in func.body.walk()):
             _Sinker(func, checking).region(func.body)
 
 
-def _written(func: Func) -> bool:
-    """Whether the code is the program's, not what differentiation made of it."""
-    return func.attrs.get("derived", ("form",))[0] in ("form", "result")
+def _has_arms(func: Func) -> bool:
+    """Whether the code is the program's, or what differentiation made of it and is to be reversed now."""
+    return "choices" in func.attrs or func.attrs.get("derived", ("form",))[0] in ("form", "result")
 
 
 def is_risky(op: Op) -> bool:
