@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from aotdiff.codegen.function import FunctionEmitter, Row
+from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.values import Buffer, Ref, element_size, llvm_type, memory_type
+from aotdiff.codegen.valuetext import Row
 
 from aotdiff.ir.graph import Op
 from aotdiff.ir.types import Array, Record, Scalar

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from aotdiff.codegen import checks, context, stack
 from aotdiff.codegen.bufferize import Summary
-from aotdiff.codegen.function import SMALL, FunctionEmitter
+from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import hand_out
 from aotdiff.codegen.par import hint_slots
 from aotdiff.codegen.text import symbol
 from aotdiff.codegen.values import Buffer, Handle, Ref, llvm_type, memory_type
+from aotdiff.codegen.valuetext import SMALL
 
 from aotdiff.ir.graph import Func, Loc, Op, Value
 from aotdiff.ir.types import Acc, Array, Record, Scalar, Type, dims_of, element_of

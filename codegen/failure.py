@@ -10,11 +10,11 @@ from aotdiff.codegen import context
 from aotdiff.ir.graph import Loc
 
 if TYPE_CHECKING:
-    from aotdiff.codegen.function import FunctionEmitter
+    from aotdiff.codegen.valuetext import ValueText
 
 
 def report(
-    fe: FunctionEmitter, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
+    fe: ValueText, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
 ) -> list[str]:
     """Instructions that write an error into the context and leave the function. Values are (LLVM type, name)."""
     prefix = f"{loc.path}:{loc.line}: " if loc else ""

@@ -12,12 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aotdiff.codegen import context, strip
-from aotdiff.codegen.function import FunctionEmitter, Row
+from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.lanes import is_contraction
 from aotdiff.codegen.par import Level, Map, Nest, Reduction
 from aotdiff.codegen.pieces import HEAD, PIECES, SCRATCH, SIZE, N, limits
 from aotdiff.codegen.text import float_literal, is_literal
 from aotdiff.codegen.values import Handle, Ref, Scope, element_size, llvm_type, memory_type
+from aotdiff.codegen.valuetext import Row
 from aotdiff.codegen.work import Estimate
 
 from aotdiff.ir.graph import Op, Region, Value

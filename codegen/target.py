@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from aotdiff.codegen.function import FunctionEmitter
     from aotdiff.codegen.scalartext import ScalarText
+    from aotdiff.codegen.valuetext import ValueText
 
 # Vector functions glibc's libmvec may have, with the number of operands
 VECTOR_MATH = {
@@ -101,7 +102,7 @@ class CpuTarget:
         return fe.one_by_one(kind, args, kinds, lambda each: self.math(fe, name, kind, each))
 
     def report(
-        self, fe: FunctionEmitter, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
+        self, fe: ValueText, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
     ) -> list[str]:
         """Instructions that report an error and leave the function. Values are (LLVM type, name)."""
         return failure.report(fe, kind, loc, message, values)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from aotdiff.frontend import lower_expr, lower_generators, lower_loops, lower_statements, types  # noqa: F401
+from aotdiff.frontend import lower_along, lower_expr, lower_generators, lower_loops, lower_statements, types  # noqa: F401
 from aotdiff.frontend.lower_context import is_function
 from aotdiff.frontend.lower_functions import apply
 from aotdiff.frontend.lower_module import Lowering, add_parameter

@@ -11,7 +11,7 @@ from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.builtins import Builtin
 from aotdiff.frontend.check_builtins import BuiltinUse
 from aotdiff.frontend.lower_context import SCALARS, Context
-from aotdiff.frontend.lower_expr import blank, operate, power
+from aotdiff.frontend.lower_expr import blank, power
 from aotdiff.frontend.lower_functions import apply
 from aotdiff.frontend.lower_generators import reduction
 from aotdiff.frontend.lower_proofs import combine
@@ -160,143 +160,9 @@ def _stopped(cx: Context, item: Item) -> Item:
     return arrays.elementwise(cx, write, [item], kind, "`stop_gradient`")
 
 
-# Reductions of arrays -------------------------------------------------------------------------------------------
-
-
-@rule("reduction", "arg_reduction")
-def _reduction(cx: Context, use: Use) -> Item:
-    item, axes = use.items[0], use.axes(use.items[0])
-    sizes = [cx.shape(item)[k] for k in axes]
-    kind = cx.kind(item)
-    if use.name in ("sum", "prod", "mean") and kind == BOOL:
-        item = arrays.cast(cx, item, I64)
-    if use.name in ("argmax", "argmin", "mean") or (use.name in ("max", "min") and kind == I64):
-        _check_some(cx, sizes, use.name)
-    if use.name == "mean":
-        item = arrays.cast(cx, item, float_kind(cx, use, [item]))
-        total = arrays.reduce(cx, item, "sum", axes)
-        found = operate(cx, "/", total, arrays.count(cx, sizes), None)
-    else:
-        found = arrays.reduce(cx, item, use.name, axes)
-    return _with_ones(cx, found, use.items[0], axes) if use.resolution.keepdims else found
-
-
-def _check_some(cx: Context, sizes: Sequence[Value], name: str) -> None:
-    """A reduction that has no value for nothing."""
-    size = arrays.count(cx, sizes)
-    if not arrays.positive(cx, size) and not all(arrays.positive(cx, s) for s in sizes):
-        cx.check(cx.b.scalar("gt", size, cx.ints.const(0)), "ValueError", f"{name} of nothing has no value")
-        cx.ints.assume_at_least(size, cx.ints.const(1))
-
-
-def _with_ones(cx: Context, found: Item, item: Item, axes: Sequence[int]) -> Item:
-    """The result with the reduced axes kept as ones."""
-    one = cx.ints.const(1)
-    shape = [one if k in axes else size for k, size in enumerate(cx.shape(item))]
-    return arrays.full(cx, found, shape) if rank(found) == 0 else arrays.reshaped(cx, found, shape)
-
-
-def along_axis(cx: Context, item: Item, axis: int, write: Callable[[Item], Item]) -> Item:
-    """A function of vectors applied along one axis; its result, a vector or a number, takes the axis's place."""
-    shape = cx.shape(item)
-    if len(shape) == 1:
-        return write(item)
-    outer = [size for k, size in enumerate(shape) if k != axis]
-
-    def body(*indices: Value) -> list[Value]:
-        line = arrays.view(cx, item, [shape[axis]], lambda idx: [*indices[:axis], idx[0], *indices[axis:]])
-        return [cx.force(write(line))]
-
-    item = _readable(cx, item)
-    made = cx.par(outer, ["map"], body)[0]
-    return arrays.move_last_axis(cx, made, axis) if rank(made) == len(shape) else made
-
-
-def _readable(cx: Context, item: Item) -> Item:
+def readable(cx: Context, item: Item) -> Item:
+    """The item, computed if reading its elements again and again is not cheap."""
     return item if isinstance(item, Delayed) and item.cheap else cx.force(item)
-
-
-@rule("cumsum", "cumprod")
-def _cumulative(cx: Context, use: Use) -> Item:
-    item = use.items[0]
-    if cx.kind(item) == BOOL:
-        item = arrays.cast(cx, item, I64)
-    return along_axis(cx, item, use.axis(item), lambda line: _scanned(cx, line, use.name))
-
-
-def _scanned(cx: Context, line: Item, name: str) -> Value:
-    kind = cx.kind(line)
-    (size,) = cx.shape(line)
-    start = cx.b.const(0 if name == "cumsum" else 1, kind)
-    operation = "add" if name == "cumsum" else "mul"
-    with cx.region([I64, kind], ["k", "running"]) as region:
-        k, running = region.args
-        cx.ints.bound_index(k, size)
-        total = cx.b.scalar(operation, running, cx.element(line, [k]))
-        builder = cx.b
-    builder.ret([total, total])
-    op = cx.b.for_op(size, [start], region, ["map"])
-    result = op.results[1]
-    cx.shapes[result] = [size]
-    return result
-
-
-@rule("sort")
-def _sort(cx: Context, use: Use) -> Item:
-    item = use.items[0]
-
-    def write(line: Item) -> Item:
-        array = cx.force(line)
-        order = cx.b.argsort(array)
-        cx.shapes[order] = cx.shape(array)
-        return cx.par(cx.shape(array), ["map"], lambda i: [cx.b.read(array, cx.b.read(order, i))])[0]
-
-    return along_axis(cx, item, use.axis(item), write)
-
-
-@rule("flip")
-def _flip(cx: Context, use: Use) -> Item:
-    item = use.items[0]
-    axis = use.axis(item)
-    last = cx.ints.sub(cx.shape(item)[axis], cx.ints.const(1))
-
-    def place(idx: list[Value]) -> list[Value]:
-        return [cx.ints.sub(last, i) if k == axis else i for k, i in enumerate(idx)]
-
-    return arrays.view(cx, item, cx.shape(item), place)
-
-
-@rule("logsumexp", "softmax")
-def _softmax(cx: Context, use: Use) -> Item:
-    item = use.items[0]
-    kind = float_kind(cx, use, [item])
-    item = arrays.cast(cx, item, kind)
-    if use.name == "logsumexp":
-        axes = use.axes(item)
-        found = _over_axes(cx, item, axes, lambda line: std(cx, "arrays", use.name, [line], kind))
-        return _with_ones(cx, found, item, axes) if use.resolution.keepdims else found
-    return along_axis(cx, item, use.axis(item), lambda line: std(cx, "arrays", use.name, [line], kind))
-
-
-def _over_axes(cx: Context, item: Item, axes: Sequence[int], write: Callable[[Item], Item]) -> Item:
-    """A function of vectors applied to all elements along some axes; it gives numbers."""
-    shape = cx.shape(item)
-    if len(shape) == 1:
-        return write(item)
-    item = _readable(cx, item)
-    kept = [k for k in range(len(shape)) if k not in axes]
-
-    def line(outer: Sequence[Value]) -> Item:
-        def place(idx: list[Value]) -> list[Value]:
-            inside, outside = iter(idx), iter(outer)
-            return [next(inside) if k in axes else next(outside) for k in range(len(shape))]
-
-        part = arrays.view(cx, item, [shape[k] for k in axes], place)
-        return part if len(axes) == 1 else arrays.reshaped(cx, part, [arrays.count(cx, [shape[k] for k in axes])])
-
-    if not kept:
-        return write(line([]))
-    return cx.par([shape[k] for k in kept], ["map"], lambda *outer: [cx.force(write(line(outer)))])[0]
 
 
 # Making arrays ----------------------------------------------------------------------------------------------------
@@ -427,7 +293,7 @@ def _diag(cx: Context, use: Use) -> Item:
         size = _smaller(cx, *shape)
         return arrays.view(cx, item, [size], lambda idx: [idx[0], idx[0]])
     kind = cx.kind(item)
-    item = _readable(cx, item)
+    item = readable(cx, item)
     zero = cx.b.const(0, kind)
 
     def element(idx: list[Value]) -> Value:
@@ -451,7 +317,7 @@ def _smaller(cx: Context, a: Value, b: Value) -> Value:
 @rule("outer")
 def _outer(cx: Context, use: Use) -> Item:
     kind = arrays.common_kind(cx, use.items)
-    a, b = (_readable(cx, arrays.cast(cx, item, kind)) for item in use.items)
+    a, b = (readable(cx, arrays.cast(cx, item, kind)) for item in use.items)
 
     def element(idx: list[Value]) -> Value:
         x, y = cx.element(a, [idx[0]]), cx.element(b, [idx[1]])

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from aotdiff.frontend import ast, types
 from aotdiff.frontend import lower_arrays as arrays
-from aotdiff.frontend.lower_branches import branch, children, static_free
+from aotdiff.frontend.lower_branches import branch, static_free
+from aotdiff.frontend.lower_clauses import Clause, bind, groups, names, opened
 from aotdiff.frontend.lower_context import Context, Unhoistable, lowers
 from aotdiff.frontend.lower_expr import operate
-from aotdiff.frontend.lower_loops import index_from, part
 from aotdiff.frontend.lower_values import Item, rank
 from aotdiff.ir.graph import Region, Value
 from aotdiff.ir.types import BOOL, I64, Acc, Scalar, dims_of
@@ -24,82 +23,23 @@ _COMBINES = {"any": "or", "all": "and", "prod": "mul", "sum": "add", "mean": "ad
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 
 
-# Clauses --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Clause:
-    """One `for` of a generator: how many iterations, that number where there are any, the item of its target."""
-
-    node: ast.GeneratorClause
-    extent: Value
-    length: Value
-    target: Callable[[Value], Item]
-
-
-def _opened(cx: Context, node: ast.GeneratorClause) -> _Clause:
-    iterable = node.iterable
-    ints = cx.ints
-    if not isinstance(iterable, ast.Range):
-        array = cx.kept(cx.expr(iterable))
-        size = cx.shape(array)[0]
-        return _Clause(node, size, size, lambda k: part(cx, array, k))
-    low, high = cx.value(iterable.low), cx.value(iterable.high)
-    length = ints.length(low, high)
-    return _Clause(node, ints.at_least_zero(length), length, lambda k: index_from(cx, low, high, k))
-
-
-def _groups(node: ast.Generator | ast.Comprehension) -> list[list[ast.GeneratorClause]]:
-    """Clauses that can run as one `par`."""
-    groups: list[list[ast.GeneratorClause]] = []
-    for clause in node.clauses:
-        own = {c.binding for c in groups[-1]} if groups else set()
-        if groups and not _mentions(clause.iterable, own):
-            groups[-1].append(clause)
-        else:
-            groups.append([clause])
-    return groups
-
-
-def _mentions(node: ast.Node, bindings: set) -> bool:
-    pending = [node]
-    while pending:
-        inner = pending.pop()
-        if isinstance(inner, ast.Name) and inner.binding in bindings:
-            return True
-        pending += children(inner)
-    return False
-
-
-def _bind(cx: Context, clauses: Sequence[_Clause], indices: Sequence[Value]) -> None:
-    for clause, index in zip(clauses, indices, strict=True):
-        item = clause.target(index)
-        if isinstance(item, Value) and not item.name:
-            item.name = clause.node.target
-        cx.env[clause.node.binding] = item if isinstance(item, Value) else cx.kept(item)
-
-
-def _names(clauses: Sequence[_Clause]) -> list[str]:
-    return [c.node.target if isinstance(c.node.iterable, ast.Range) else "i" for c in clauses]
-
-
 # Comprehensions ---------------------------------------------------------------------------------------------------
 
 
 @lowers(ast.Comprehension)
 def comprehension(cx: Context, node: ast.Comprehension) -> Item:
-    clauses = [_opened(cx, clause) for clause in node.clauses]
+    clauses = [opened(cx, clause) for clause in node.clauses]
     saved = dict(cx.env)
     kind = cx.scalar_of(node.type)
 
     def body(*indices: Value) -> list[Value]:
-        _bind(cx, clauses, indices)
+        bind(cx, clauses, indices)
         return [cx.force(arrays.cast(cx, cx.expr(node.body), kind))]
 
     extents = [c.extent for c in clauses]
     loc = cx.b.loc
     try:
-        (result,) = cx.par(extents, ["map"], body, _names(clauses), [c.length for c in clauses])
+        (result,) = cx.par(extents, ["map"], body, names(clauses), [c.length for c in clauses])
     except Unhoistable:
         cx.env = dict(saved)
         cx.b.loc = loc
@@ -109,7 +49,7 @@ def comprehension(cx: Context, node: ast.Comprehension) -> Item:
 
 
 def _measured(
-    cx: Context, node: ast.Comprehension | ast.Generator, clauses: list[_Clause], body: Callable[..., list[Value]]
+    cx: Context, node: ast.Comprehension | ast.Generator, clauses: list[Clause], body: Callable[..., list[Value]]
 ) -> Value:
     """The array of all terms, whose sizes only the body tells: those of the first iteration, which there must be."""
     extents = [c.extent for c in clauses]
@@ -133,7 +73,7 @@ def _measured(
                 cx.check_equal(a, b, message)
         return [cx.known_shape(value, sizes)]
 
-    return cx.par(extents, ["map"], again, _names(clauses), [c.length for c in clauses])[0]
+    return cx.par(extents, ["map"], again, names(clauses), [c.length for c in clauses])[0]
 
 
 # Reductions -------------------------------------------------------------------------------------------------------
@@ -171,13 +111,13 @@ class _Reduction:
         self.name = name
         self.node = node
         self.result = result
-        self.groups = _groups(node)
+        self.groups = groups(node)
         self.shape: list[Value] | None = None  # of a term, once known
         self.counted = name == "mean" or (name in ("max", "min") and result == I64)
 
     def written(self) -> Item:
         cx = self.cx
-        outer = [_opened(cx, clause) for clause in self.groups[0]]
+        outer = [opened(cx, clause) for clause in self.groups[0]]
         env, loc = dict(cx.env), cx.b.loc
         try:
             values = self.of_scalars(outer)
@@ -199,7 +139,7 @@ class _Reduction:
         """Whether the number of terms is only known by counting."""
         return self.node.condition is not None or len(self.groups) > 1
 
-    def count(self, outer: Sequence[_Clause], values: Sequence[Value]) -> Value | None:
+    def count(self, outer: Sequence[Clause], values: Sequence[Value]) -> Value | None:
         """How many terms there were, where that matters."""
         if not self.counted:
             return None
@@ -219,19 +159,19 @@ class _Reduction:
 
     # Scalars ---------------------------------------------------------------------------------------------
 
-    def of_scalars(self, outer: Sequence[_Clause], group: int = 0) -> list[Value]:
+    def of_scalars(self, outer: Sequence[Clause], group: int = 0) -> list[Value]:
         """The results of one group of clauses, those inside included."""
         cx = self.cx
 
         def body(*indices: Value) -> Sequence[Value]:
-            _bind(cx, outer, indices)
+            bind(cx, outer, indices)
             if group + 1 < len(self.groups):
-                inner = [_opened(cx, clause) for clause in self.groups[group + 1]]
+                inner = [opened(cx, clause) for clause in self.groups[group + 1]]
                 return self.of_scalars(inner, group + 1)
             return self.term()
 
         extents = [c.extent for c in outer]
-        return cx.par(extents, self.kinds(), body, _names(outer), [c.length for c in outer])
+        return cx.par(extents, self.kinds(), body, names(outer), [c.length for c in outer])
 
     def term(self) -> list[Value]:
         """What the innermost iteration yields."""
@@ -261,13 +201,13 @@ class _Reduction:
 
     # Arrays ----------------------------------------------------------------------------------------------
 
-    def of_arrays(self, outer: Sequence[_Clause]) -> Item:
+    def of_arrays(self, outer: Sequence[Clause]) -> Item:
         """Terms that are arrays, combined element by element."""
         if self.name in ("sum", "mean"):
             return self.sum_of_arrays(outer)
         return self.loop_over_arrays(outer)
 
-    def sum_of_arrays(self, outer: Sequence[_Clause]) -> Item:
+    def sum_of_arrays(self, outer: Sequence[Clause]) -> Item:
         """Each term is accumulated into an array of zeros, and the terms are counted where need be."""
         cx = self.cx
         self.handle: Value | None = None
@@ -289,17 +229,17 @@ class _Reduction:
         cx.shapes[total] = shape
         return self.finished(total, self.count(outer, op.results))
 
-    def accumulate(self, clauses: Sequence[_Clause], group: int, counting: bool) -> list[Value]:
+    def accumulate(self, clauses: Sequence[Clause], group: int, counting: bool) -> list[Value]:
         cx = self.cx
 
         def body(*indices: Value) -> Sequence[Value]:
-            _bind(cx, clauses, indices)
+            bind(cx, clauses, indices)
             if group + 1 < len(self.groups):
-                return self.accumulate([_opened(cx, c) for c in self.groups[group + 1]], group + 1, counting)
+                return self.accumulate([opened(cx, c) for c in self.groups[group + 1]], group + 1, counting)
             return self.accumulate_term(counting)
 
         extents = [c.extent for c in clauses]
-        return cx.par(extents, ["sum"] if counting else [], body, _names(clauses), [c.length for c in clauses])
+        return cx.par(extents, ["sum"] if counting else [], body, names(clauses), [c.length for c in clauses])
 
     def accumulate_term(self, counting: bool) -> list[Value]:
         cx = self.cx
@@ -321,21 +261,21 @@ class _Reduction:
         cx.b.emit("accum", [self.handle, cx.element(item, list(indices)), *indices], [])
         return []
 
-    def of_measured(self, outer: list[_Clause]) -> Item:
+    def of_measured(self, outer: list[Clause]) -> Item:
         """Terms whose sizes only the body tells: an array of all terms, reduced along the axes of the clauses."""
         cx = self.cx
         if self.is_uneven():
             return self.loop_from_first(outer)
 
         def body(*indices: Value) -> list[Value]:
-            _bind(cx, outer, indices)
+            bind(cx, outer, indices)
             return [cx.force(arrays.cast(cx, cx.expr(self.node.body), self.result))]
 
         terms = _measured(cx, self.node, outer, body)
         total = arrays.reduce(cx, terms, "sum" if self.name == "mean" else self.name, range(len(outer)))
         return self.finished(total, arrays.count(cx, [c.extent for c in outer]) if self.counted else None)
 
-    def loop_over_arrays(self, outer: Sequence[_Clause]) -> Item:
+    def loop_over_arrays(self, outer: Sequence[Clause]) -> Item:
         """Products, maxima ... of arrays: a loop that keeps the total so far."""
         cx = self.cx
         self.shape = self.measured_shape(outer)
@@ -343,7 +283,7 @@ class _Reduction:
         total, count = self.loop(list(outer), 0, start, cx.ints.const(0))
         return self.finished(total, count if self.counted else None)
 
-    def loop_from_first(self, outer: Sequence[_Clause]) -> Item:
+    def loop_from_first(self, outer: Sequence[Clause]) -> Item:
         """A loop that takes the sizes of the first term there is, which there must be."""
         cx = self.cx
         self.shape = None
@@ -354,43 +294,43 @@ class _Reduction:
         cx.check(cx.b.scalar("gt", count, cx.ints.const(0)), "ValueError", message)
         return self.finished(total, count if self.counted else None)
 
-    def measured_shape(self, outer: Sequence[_Clause]) -> list[Value]:
+    def measured_shape(self, outer: Sequence[Clause]) -> list[Value]:
         """The sizes of a term: of one that is written and thrown away."""
         cx = self.cx
         env = dict(cx.env)
-        with cx.region([I64] * len(outer), _names(outer)) as region:
+        with cx.region([I64] * len(outer), names(outer)) as region:
             self.measure(outer, region.args, 0)
         cx.env = env
         assert self.shape is not None
         return [cx.hoisted(size) for size in self.shape]
 
-    def measure(self, clauses: Sequence[_Clause], indices: Sequence[Value], group: int) -> None:
+    def measure(self, clauses: Sequence[Clause], indices: Sequence[Value], group: int) -> None:
         cx = self.cx
         for clause, index in zip(clauses, indices, strict=True):
             cx.ints.bound_index(index, clause.length)
-        _bind(cx, clauses, indices)
+        bind(cx, clauses, indices)
         if group + 1 == len(self.groups):
             self.shape = list(cx.shape(cx.expr(self.node.body)))
             return
-        inner = [_opened(cx, clause) for clause in self.groups[group + 1]]
-        with cx.region([I64] * len(inner), _names(inner)) as region:
+        inner = [opened(cx, clause) for clause in self.groups[group + 1]]
+        with cx.region([I64] * len(inner), names(inner)) as region:
             self.measure(inner, region.args, group + 1)
             assert self.shape is not None
             self.shape = [cx.try_hoisted(size) or size for size in self.shape]
 
-    def loop(self, clauses: list[_Clause], group: int, total: Value, count: Value) -> tuple[Value, Value]:
+    def loop(self, clauses: list[Clause], group: int, total: Value, count: Value) -> tuple[Value, Value]:
         """The total and the number of terms after the clauses that are left."""
         cx = self.cx
         if not clauses:
             if group + 1 == len(self.groups):
                 return self.one_more(total, count)
-            return self.loop([_opened(cx, c) for c in self.groups[group + 1]], group + 1, total, count)
+            return self.loop([opened(cx, c) for c in self.groups[group + 1]], group + 1, total, count)
         first = clauses[0]
         type_ = static_free(total.type) if self.shape is None else total.type
-        with cx.region([I64, type_, I64], [*_names([first]), "total", "count"]) as region:
+        with cx.region([I64, type_, I64], [*names([first]), "total", "count"]) as region:
             self.has_shape(region.args[1])
             cx.ints.bound_index(region.args[0], first.length)
-            _bind(cx, [first], region.args[:1])
+            bind(cx, [first], region.args[:1])
             yields = self.loop(clauses[1:], group, *region.args[1:])
             builder = cx.b
         builder.ret(yields)
@@ -451,7 +391,7 @@ class _ArrayBody(Exception):
 
 def _arg_reduction(cx: Context, name: str, node: ast.Generator) -> Item:
     """The index of the largest or smallest term; of one range."""
-    clause = _opened(cx, node.clauses[0])
+    clause = opened(cx, node.clauses[0])
     if node.condition is not None:
         place = _arg_loop(cx, name, node, clause)
         found = cx.b.scalar("ge", place, cx.ints.const(0))
@@ -462,15 +402,15 @@ def _arg_reduction(cx: Context, name: str, node: ast.Generator) -> Item:
             cx.check(some, "ValueError", f"{name} of nothing has no value")
 
         def body(k: Value) -> list[Value]:
-            _bind(cx, [clause], [k])
+            bind(cx, [clause], [k])
             return [cx.value(node.body)]
 
-        (place,) = cx.par([clause.extent], [name], body, _names([clause]), [clause.length])
+        (place,) = cx.par([clause.extent], [name], body, names([clause]), [clause.length])
     cx.ints.bound_index(place, clause.length)
     return clause.target(place) if isinstance(node.clauses[0].iterable, ast.Range) else place
 
 
-def _arg_loop(cx: Context, name: str, node: ast.Generator, clause: _Clause) -> Value:
+def _arg_loop(cx: Context, name: str, node: ast.Generator, clause: Clause) -> Value:
     """With a filter: a loop that keeps the best place so far, -1 before there is one; NaN wins, as in NumPy."""
     kind = cx.scalar_of(node.body.type)
     none, start = cx.ints.const(-1), identity(cx, name, kind)
@@ -478,7 +418,7 @@ def _arg_loop(cx: Context, name: str, node: ast.Generator, clause: _Clause) -> V
     with cx.region([I64, I64, kind], ["k", "place", "best"]) as region:
         k, place, best = region.args
         cx.ints.bound_index(k, clause.length)
-        _bind(cx, [clause], [k])
+        bind(cx, [clause], [k])
         cond = cx.value(node.condition) if node.condition is not None else cx.b.true()
 
         def better() -> Item:

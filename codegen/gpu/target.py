@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen.function import OUT_OF_MEMORY
 from aotdiff.codegen.gpu import arena
 from aotdiff.codegen.target import CpuTarget
 from aotdiff.codegen.values import Handle, llvm_type
+from aotdiff.codegen.valuetext import OUT_OF_MEMORY
 
 from aotdiff.ir.graph import Loc
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aotdiff.codegen.function import FunctionEmitter
     from aotdiff.codegen.gpu.kernels import KernelEmitter, KernelModule
     from aotdiff.codegen.scalartext import ScalarText
+    from aotdiff.codegen.valuetext import ValueText
 
 
 class GpuTarget(CpuTarget):
@@ -79,7 +80,7 @@ class GpuTarget(CpuTarget):
         return 1
 
     def report(
-        self, fe: FunctionEmitter, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
+        self, fe: ValueText, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
     ) -> list[str]:
         """Write the site and the values into the error word, if it is empty. Threads out of memory have done that."""
         if (kind, message) == ("MemoryError", OUT_OF_MEMORY):
