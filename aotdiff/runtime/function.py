@@ -242,7 +242,7 @@ def _names(f: Interface, wrt: Wrt) -> tuple[tuple[str, ...], bool]:
         return default_wrt(f), False
     if isinstance(wrt, str):
         return (wrt,), False
-    names = tuple(wrt)
+    names = tuple(wrt) if isinstance(wrt, (tuple, list)) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(f"wrt is a parameter's name or a tuple of names, not {wrt!r}")
     if len(set(names)) < len(names):

@@ -91,7 +91,8 @@ def module_text(made: Plan, stem: str) -> str:
 
 def exported_names(made: Plan, taken: set[str]) -> tuple[list[str], list[str]]:
     """Lines that give the functions their names in the module, but for names it uses itself; and these names."""
-    c_names = {entry.root: entry.c_name for entry in made.entries if not entry.end and entry.real == made.reals[0]}
+    plain = [entry for entry in made.entries if not entry.end]
+    c_names = {entry.root: entry.c_name for entry in sorted(plain, key=lambda e: e.real == "f64")}  # without _f32
     names, listed = [], []
     for f in made.interfaces:
         for name in dict.fromkeys([c_names.get(f.name, f.name), f.name]):

@@ -3,6 +3,7 @@
 import concurrent.futures
 import ctypes
 import gc
+import importlib
 import itertools
 import multiprocessing
 import os
@@ -78,6 +79,16 @@ def test_module_needs_numpy_only(folder, tmp_path):
     value, gradient = ad.compile(folder / "model.grad").loss.value_and_grad()(W, X, np.zeros(4))
     first, second = done.stdout.splitlines()
     assert first == f"{value} {gradient} (array([0.5, 0.5]), array([0.5, 0.5]))" and second == "[]"
+
+
+@pytest.mark.parametrize("reals", ["f64", "f32,f64"])
+def test_names_that_c_does_not_take(built, reals, monkeypatch):
+    source = "fn gamma(x: real) -> real = lgamma(x)\nfn α(x: f64) -> f64 = sin(x)\n"
+    folder = built(f"greek_{len(reals)}", source, "--real", reals)
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module(f"greek_{len(reals)}")
+    assert [n for n in dir(module) if "a" in n.lower() and n[0].islower()] == ["alpha", "gamma", "gamma_"]
+    assert module.alpha is module.α and module.gamma_(1.0) == 0.0
 
 
 def test_rebuilt_while_loaded(tmp_path):

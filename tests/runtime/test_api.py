@@ -234,6 +234,7 @@ def test_refused_derivatives(m):
         (lambda: m.divide.vjp(), "no parameter of a float type"),
         (lambda: m.dot3.grad(wrt=()), "wrt is a parameter's name"),
         (lambda: m.dot3.grad(wrt=("x", 1)), "wrt is a parameter's name"),
+        (lambda: m.dot3.grad(wrt=0), "wrt is a parameter's name or a tuple of names, not 0"),
     ]:
         with pytest.raises(TypeError, match=words):
             make()
