@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.values import Buffer, Ref, element_size, llvm_type, memory_type
 from aotdiff.codegen.valuetext import Row
@@ -111,5 +112,7 @@ def emit_argsort(fe: FunctionEmitter, op: Op) -> None:
     bytes_ = fe.byte_count(array.dims, result.element)
     scratch = fe.own(Buffer(fe.heap(bytes_)))
     function = fe.module.sorter(memory_type(array.element), llvm_type(array.element))
-    fe.do(f"call void {function}(ptr {array.ptr}, i64 {array.dims[0]}, ptr {result.ptr}, ptr {scratch.ptr})")
+    flags = checks.flags(fe)
+    args = f"ptr {array.ptr}, i64 {array.dims[0]}, ptr {result.ptr}, ptr {scratch.ptr}, ptr {flags[0]}, ptr {flags[1]}"
+    checks.stop_if(fe, fe.op(f"call i1 {function}({args})"))
     fe.bind(op.results[0], result)

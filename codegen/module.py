@@ -105,7 +105,7 @@ class ModuleText:
 
     def sorter(self, in_memory: str, register: str) -> str:
         name = f"@aot.argsort.{in_memory}"
-        self._extra.setdefault(name, sort.sorter(name, in_memory, register))
+        self._extra.setdefault(name, sort.sorter(name, in_memory, register, self.target.interrupts))
         for text in sort.DECLARATIONS:
             self.declare(text)
         return name

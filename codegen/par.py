@@ -225,6 +225,71 @@ class Level:
         fe.start(self.exit)
 
 
+class WatchedLevel(Level):
+    """A loop that goes on to a bound; if that was not the end, it looks at the interrupt flag and moves the bound.
+
+    look: how far the bound moves. A loop that ends before pays one comparison behind it.
+    """
+
+    def __init__(
+        self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int | str, start: str, look: int
+    ):
+        self.extent, self.step, self.start, self.look, self.loc = extent, step, start, str(look), fe.op_now.loc
+        self.head, self.body, self.exit = fe.label("watch"), fe.label("body"), fe.label("done")
+        first = fe.intrinsic("smin", "i64", [fe.add(start, self.look), extent])
+        self.before = fe.block_name
+        self.starts = [("i64", start), ("i64", first), *states]
+        fe.branch(fe.op(f"icmp slt i64 {start}, {extent}"), self.head, self.exit)
+        fe.start(self.head)
+        self.names = [fe.name() for _ in self.starts]
+        self.watch = fe.hole()
+        fe.jump(self.body)
+        fe.start(self.body)
+        self.index = fe.name()
+        self.accumulators = [fe.name() for _ in states]
+        self.hole = fe.hole()
+
+    def close(self, fe: FunctionEmitter, following: list[str], rolled: bool = False) -> None:
+        step, last = fe.op(f"add nuw nsw i64 {self.index}, {self.step}"), fe.block_name
+        types = [type_ for type_, _ in self.starts]
+        inner = zip(["i64", *types[2:]], [self.index, *self.accumulators], [self.names[0], *self.names[2:]],
+                    [step, *following], strict=True)  # fmt: skip
+        fe.fill(self.hole, *(f"{n} = phi {t} [ {a}, %{self.head} ], [ {b}, %{last} ]" for t, n, a, b in inner))
+        stop, ask, more = fe.label("stop"), fe.label("ask"), fe.label("more")
+        before, fe.rolled = fe.rolled, fe.rolled or rolled
+        fe.back(self.body, (fe.op(f"icmp slt i64 {step}, {self.names[1]}"), stop))
+        fe.rolled = before
+        fe.start(stop)
+        fe.jump(ask)
+        fe.start(ask)
+        fe.lines.append(
+            f"  br i1 {fe.op(f'icmp slt i64 {step}, {self.extent}')}, label %{more}, label %{self.exit}, !prof !1"
+        )
+        fe.start(more)
+        checks.poll(fe, self.loc)
+        bound = fe.intrinsic("smin", "i64", [fe.add(step, self.look), self.extent])
+        outer = zip(self.names, self.starts, [step, bound, *following], strict=True)
+        fe.fill(self.watch, *(f"{n} = phi {t} [ {a}, %{self.before} ], [ {b}, %{fe.block_name} ]"
+                              for n, (t, a), b in outer))  # fmt: skip
+        fe.jump(self.head)
+        fe.start(self.exit)
+        ends = zip(self.starts[2:], following, strict=True)
+        self.accumulators = [fe.phi(t, (start, self.before), (new, ask)) for (t, start), new in ends]
+
+
+def level_with_looks(
+    fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], look: int, step: int | str = 1, start: str = "0"
+) -> Level:
+    """A loop of which the index goes no farther than `look` without a look at the flag (0: as far as it likes)."""
+    known = is_literal(start) and is_literal(extent)
+    if look > 1 and fe.module.target.interrupts and not (known and int(extent) - int(start) <= look):
+        return WatchedLevel(fe, extent, states, step, start, look)
+    level = Level(fe, extent, states, step, start)
+    if look == 1:
+        checks.poll(fe)
+    return level
+
+
 def emit_par(fe: FunctionEmitter, op: Op) -> None:
     rank, kinds, region = op.attrs["rank"], op.attrs["kinds"], op.regions[0]
     extents = [fe.val(v) for v in op.operands[:rank]]
@@ -277,6 +342,7 @@ class Nest:
     reductions: list[tuple[Reduction, Value]]
     parts: dict[int, tuple[str, str]] = field(default_factory=dict)
     outermost: bool = False
+    stripped: bool = False
 
     def span(self, r: int) -> tuple[str, str]:
         """The iterations of loop r (negative: from the innermost): from one to (not including) another."""
@@ -291,20 +357,17 @@ class Nest:
         linear = "0"
         plan = strip.plan(fe, self.op)
         tiled = plan is not None and lanes.is_contraction(self.op)
+        self.stripped = plan is not None
         scalar = self.extents[: len(self.extents) - (2 if tiled else 0 if plan is None else 1)]
         long = checks.runs_long(self.region)
         if self.outermost and not (long and scalar) and not (tiled and not scalar):
             states = self._in_blocks(fe, states, levels, long)
-        elif plan is not None and not scalar and long:
-            checks.poll(fe)
         for r, extent in enumerate(scalar):
             start, end = self.parts.get(r, ("0", extent))
-            level = Level(fe, end, states, start=start)
+            level = self._level(fe, r, end, states, start, self.look(fe, r, long))
             linear = self.at(fe, r, linear, level.index)
             states = [(t, name) for (t, _), name in zip(states, level.accumulators, strict=True)]
             levels.append(level)
-            if r == 0 and long:
-                checks.poll(fe)
         state: list[str] = []
         if plan is not None and tiled:
             tile.emit(fe, self, plan, linear)
@@ -317,11 +380,30 @@ class Nest:
             state = level.accumulators
         return state
 
+    def _level(
+        self, fe: FunctionEmitter, r: int, end: str, states: list[tuple[str, str]], start: str, look: int
+    ) -> Level:
+        """The loop: of one that has others or lanes in it, an iteration takes longer than to see whether to look."""
+        if look <= 1 or (r == len(self.lead) - 1 and fe.strip is None and not checks.runs_long(self.region)):
+            return level_with_looks(fe, end, states, look, start=start)
+        level = Level(fe, end, states, start=start)
+        if not (start == "0" and is_literal(end) and int(end) <= look):
+            checks.poll_sometimes(fe, level.index, look)
+        return level
+
+    def look(self, fe: FunctionEmitter, r: int, long: bool) -> int:
+        """How many iterations of loop r may pass without a look at the flag; 0 if something else sees to that."""
+        if r == 0 and (long or self.outermost):
+            return 1 if long else 0
+        if r == len(self.lead) - 1 and not self.stripped and checks.ends_soon(fe, self.region, bool(self.maps)):
+            return 0
+        return checks.between_looks(self.region, self.lead[r + 1 :])
+
     def _in_blocks(
         self, fe: FunctionEmitter, states: list[tuple[str, str]], levels: list[Level], long: bool
     ) -> list[tuple[str, str]]:
         """A loop over blocks of the first index, which may be very long, with a look at the interrupt flag in each."""
-        size = checks.block(fe, self.lead[1:], long)
+        size = checks.block(fe, self.region, self.lead[1:], long)
         start, end = self.span(0) if self.lead else ("0", "1")
         if not self.lead or not size or (is_literal(end) and is_literal(size) and int(end) <= int(size)):
             return states

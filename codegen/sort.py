@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+_BLOCK = 1 << 16  # elements between looks
 
-def sorter(name: str, memory: str, register: str) -> str:
-    """Function `name(values, n, result, scratch)` for elements of one type."""
+
+def sorter(name: str, memory: str, register: str, interrupts: bool) -> str:
+    """Function `i1 name(values, n, result, scratch, flag, stop)` for elements of one type.
+
+    It ends early, and gives true, when one of the two flags is not 0; without `interrupts` nobody looks at them.
+    """
+
+    def look(k: int) -> str:
+        if not interrupts:
+            return f"  %end{k} = icmp ne i32 0, 0"
+        return f"""  %flag{k} = load volatile i32, ptr %flag, align 4
+  %stop{k} = load volatile i32, ptr %stop, align 4
+  %any{k} = or i32 %flag{k}, %stop{k}
+  %end{k} = icmp ne i32 %any{k}, 0"""
+
     is_float = register in ("double", "float")
     load = lambda to, at: f"  %{to} = load {memory}, ptr {at}"  # noqa: E731
     if is_float:
@@ -17,7 +31,7 @@ def sorter(name: str, memory: str, register: str) -> str:
     else:
         less = f"  %right = icmp {'ult' if memory == 'i8' else 'slt'} {memory} %b, %a"
     return f"""
-define internal void {name}(ptr readonly %x, i64 %n, ptr %result, ptr %scratch) #1 {{
+define internal i1 {name}(ptr readonly %x, i64 %n, ptr %result, ptr %scratch, ptr %flag, ptr %stop) #1 {{
 entry:
   br label %fill
 fill:
@@ -44,13 +58,25 @@ run:
   %mid = call i64 @llvm.smin.i64(i64 %mid0, i64 %n)
   %hi0 = add i64 %mid, %w
   %hi = call i64 @llvm.smin.i64(i64 %hi0, i64 %n)
-  br label %merge
+  %first0 = add i64 %lo, {_BLOCK}
+  %first = call i64 @llvm.smin.i64(i64 %first0, i64 %hi)
+{look(1)}
+  br i1 %end1, label %stopped, label %merge
 merge:
-  %i = phi i64 [ %lo, %run ], [ %i2, %put ]
-  %j = phi i64 [ %mid, %run ], [ %j2, %put ]
-  %k = phi i64 [ %lo, %run ], [ %k2, %put ]
-  %kmore = icmp slt i64 %k, %hi
-  br i1 %kmore, label %choose, label %runend
+  %i = phi i64 [ %lo, %run ], [ %i2, %put ], [ %i, %more ]
+  %j = phi i64 [ %mid, %run ], [ %j2, %put ], [ %j, %more ]
+  %k = phi i64 [ %lo, %run ], [ %k2, %put ], [ %k, %more ]
+  %bound = phi i64 [ %first, %run ], [ %bound, %put ], [ %next, %more ]
+  %kmore = icmp slt i64 %k, %bound
+  br i1 %kmore, label %choose, label %full
+full:
+  %all = icmp eq i64 %k, %hi
+  br i1 %all, label %runend, label %more
+more:
+  %next0 = add i64 %k, {_BLOCK}
+  %next = call i64 @llvm.smin.i64(i64 %next0, i64 %hi)
+{look(2)}
+  br i1 %end2, label %stopped, label %merge
 choose:
   %ileft = icmp slt i64 %i, %mid
   br i1 %ileft, label %lefthas, label %takeright
@@ -97,7 +123,9 @@ copy:
   call void @llvm.memcpy.p0.p0.i64(ptr %result, ptr %from, i64 %bytes, i1 false)
   br label %out
 out:
-  ret void
+  ret i1 false
+stopped:
+  ret i1 true
 }}
 """
 

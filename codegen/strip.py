@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import ranges
+from aotdiff.codegen import checks, ranges
 from aotdiff.codegen.checks import printable
 from aotdiff.codegen.horizontal import horizontal, horizontal_index
 from aotdiff.codegen.lanes import MANY, Plan, plan_of
-from aotdiff.codegen.par import Level, Map, Reduction
+from aotdiff.codegen.par import Level, Map, Reduction, level_with_looks
 from aotdiff.codegen.turn import turn, turn_back
 from aotdiff.codegen.values import Handle, Ref, element_size, llvm_type, memory_type
 
@@ -300,6 +300,8 @@ class _Body:
     def __init__(self, fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str):
         self.fe, self.nest, self.plan, self.lanes, self.linear = fe, nest, plan, lanes, linear
         self.wide = [Reduction(r.kind, r.type, lanes) for r, _ in nest.reductions]
+        look = nest.look(fe, len(nest.lead) - 1, False)
+        self.look = lanes * look if 1 < look <= checks.SEVERAL else look
 
     def whole(self) -> tuple[str, list[str]]:
         """All whole strips: (the iteration behind them, accumulators)."""
@@ -318,7 +320,7 @@ class _Body:
             if self._is_index(n):
                 first = fe.splat(self._linear(start), "i64", lanes)
                 states[n] = (type_, fe.op(f"add {type_} {first}, <{numbers}>"))
-        level = Level(fe, end, states, lanes, start)
+        level = level_with_looks(fe, end, states, self.look, lanes, start)
         for r in self.wide:
             r.begun = True
         level.close(fe, self.strip(level.index, level.accumulators, [], decided))
@@ -358,7 +360,8 @@ class _Body:
         if low == start:
             return self.rests(main)
         begin = fe.op(f"select i1 {fe.op(f'icmp slt i64 {start}, {low}')}, i64 {start}, i64 {main}")
-        level = Level(fe, end, [s for r in self.wide for s in r.starts(fe)], self.lanes, begin)
+        states = [s for r in self.wide for s in r.starts(fe)]
+        level = level_with_looks(fe, end, states, self.look, self.lanes, begin)
         before = fe.op(f"icmp slt i64 {level.index}, {low}")
         left = fe.op(f"sub i64 {fe.op(f'select i1 {before}, i64 {low}, i64 {end}')}, {level.index}")
         following = self.strip(level.index, level.accumulators, [first_lanes(fe, left, self.lanes)])

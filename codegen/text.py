@@ -96,9 +96,13 @@ class Text:
     def jump(self, label: str) -> None:
         self.lines.append(f"  br label %{label}")
 
-    def back(self, label: str) -> None:
-        """Back to the head of a loop: one that is not worth unrolling where `rolled` says so."""
-        self.lines.append(f"  br label %{label}" + (", !llvm.loop !2" if self.rolled else ""))
+    def back(self, label: str, unless: tuple[str, str] | None = None) -> None:
+        """Back to the head of a loop: one that is not worth unrolling where `rolled` says so.
+
+        unless: the condition for it, and where to go otherwise.
+        """
+        go = f"br label %{label}" if unless is None else f"br i1 {unless[0]}, label %{label}, label %{unless[1]}"
+        self.lines.append("  " + go + (", !llvm.loop !2" if self.rolled else ""))
 
     def branch(self, cond: str, yes: str, no: str) -> None:
         self.lines.append(f"  br i1 {cond}, label %{yes}, label %{no}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen import checks, pack
-from aotdiff.codegen.par import Level, Reduction
+from aotdiff.codegen.par import Level, Reduction, level_with_looks
 from aotdiff.codegen.strip import Strip, first_lanes
 from aotdiff.codegen.text import is_literal
 from aotdiff.codegen.turn import turn
@@ -90,7 +90,8 @@ class _Tile:
         if self.packs is not None and not self.strip.masks:
             self.packs.pack_columns(self.base, self.strip.lanes)
         rows = min(ROWS, int(end)) if is_literal(end) else ROWS
-        level = Level(fe, end, [], max(rows, 1), start)
+        look = 1 if checks.runs_long(self.nest.region) else 0
+        level = level_with_looks(fe, end, [], look, max(rows, 1), start)
         self._rows(level.index, max(rows, 1))
         level.close(fe, [])
         for buffer in turned:

@@ -36,6 +36,7 @@ class ValueText(ScalarText):
         self.stack_room = 2048 if recursive else 65536
         self.fail_return: Callable[[str], list[str]] = lambda code: []
         self.interrupt = ""
+        self.interrupts: dict[tuple[str, int] | None, str] = {}  # where a call ends that was interrupted, by line
         self._memory_fail: dict[int, str] = {}
         self._dummy = ""
 
