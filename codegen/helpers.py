@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
+
+def for_each(before: str, after: str, body: str) -> str:
+    """A loop over the helpers of %team: block `before` has come here, the loop goes on to `after`.
+
+    The body knows %helper and its %itsstate.
+    """
+    return f"""
+  %helpersat = getelementptr i8, ptr %team, i64 {{_HELPERS}}
+  %helpers = load i64, ptr %helpersat
+  %slots = getelementptr i8, ptr %team, i64 {{_SLOTS}}
+  br label %each
+each:
+  %k = phi i64 [ 0, %{before} ], [ %k1, %one ]
+  %rest = icmp slt i64 %k, %helpers
+  br i1 %rest, label %one, label %{after}
+one:
+  %slot = getelementptr ptr, ptr %slots, i64 %k
+  %helper = load ptr, ptr %slot
+  %itsstate = getelementptr i8, ptr %helper, i64 {{_STATE}}{body}
+  %k1 = add i64 %k, 1
+  br label %each
+"""
+
+
 HELP = """
 define internal ptr @aot.team.help(ptr %ctx) noinline nounwind {{
 entry:
@@ -88,7 +112,8 @@ leave:
 }}
 """
 
-MAKE = """
+MAKE = (
+    """
 ; The team of a context, with up to so many helpers; null where there is no memory.
 define internal ptr @aot.team.get(ptr %ctx, i64 %wanted) noinline nounwind {{
 entry:
@@ -191,23 +216,15 @@ no:
 
 ; The memory of a team whose helpers have ended.
 define internal void @aot.team.forget(ptr %team) noinline nounwind {{
-entry:
-  %helpersat = getelementptr i8, ptr %team, i64 {_HELPERS}
-  %helpers = load i64, ptr %helpersat
-  br label %each
-each:
-  %k = phi i64 [ 0, %entry ], [ %k1, %one ]
-  %rest = icmp slt i64 %k, %helpers
-  br i1 %rest, label %one, label %out
-one:
-  %slots = getelementptr i8, ptr %team, i64 {_SLOTS}
-  %slot = getelementptr ptr, ptr %slots, i64 %k
-  %helper = load ptr, ptr %slot
+entry:"""
+    + for_each(
+        "entry",
+        "out",
+        """
   call void @aot.release_chunks(ptr %helper)
-  call void @free(ptr %helper)
-  %k1 = add i64 %k, 1
-  br label %each
-out:
+  call void @free(ptr %helper)""",
+    )
+    + """out:
   {unmake}
   ret void
 }}
@@ -247,25 +264,16 @@ tell:
   %roundat = getelementptr i8, ptr %team, i64 {_ROUND}
   %r = atomicrmw add ptr %roundat, i64 1 release
   %rc2 = call i32 @pthread_cond_broadcast(ptr %workc)
-  %rc3 = call i32 @pthread_mutex_unlock(ptr %lock)
-  %helpersat = getelementptr i8, ptr %team, i64 {_HELPERS}
-  %helpers = load i64, ptr %helpersat
-  br label %each
-each:
-  %k = phi i64 [ 0, %tell ], [ %k1, %one ]
-  %rest = icmp slt i64 %k, %helpers
-  br i1 %rest, label %one, label %all
-one:
-  %slots = getelementptr i8, ptr %team, i64 {_SLOTS}
-  %slot = getelementptr ptr, ptr %slots, i64 %k
-  %helper = load ptr, ptr %slot
-  %state = getelementptr i8, ptr %helper, i64 {_STATE}
-  %threadat = getelementptr i8, ptr %state, i64 {_THREAD}
+  %rc3 = call i32 @pthread_mutex_unlock(ptr %lock)"""
+    + for_each(
+        "tell",
+        "all",
+        """
+  %threadat = getelementptr i8, ptr %itsstate, i64 {_THREAD}
   %thread = load i64, ptr %threadat
-  %rc4 = call i32 @pthread_join(i64 %thread, ptr null)
-  %k1 = add i64 %k, 1
-  br label %each
-all:
+  %rc4 = call i32 @pthread_join(i64 %thread, ptr null)""",
+    )
+    + """all:
   %rc5 = call i32 @pthread_cond_destroy(ptr %workc)
   %rc6 = call i32 @pthread_cond_destroy(ptr %donec)
   %rc7 = call i32 @pthread_mutex_destroy(ptr %lock)
@@ -277,6 +285,7 @@ out:
   ret void
 }}
 """
+)
 
 # The memory of a team; it begins with the process, or with -1 in memory that a forked child finds empty.
 MEMORY = {

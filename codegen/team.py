@@ -120,7 +120,8 @@ out:
 """
 
 # Pieces, as long as there are any and none before has failed.
-_DO_PIECES = """
+_DO_PIECES = (
+    """
 define internal void @aot.team.work(ptr %team, ptr %ctx, ptr %state) noinline nounwind {{
 entry:
   %nextat = getelementptr i8, ptr %team, i64 {_NEXT}
@@ -155,23 +156,14 @@ stop:
   %ownat = getelementptr i8, ptr %team, i64 {_OWN}
   %owner = load ptr, ptr %ownat
   %ownstate = getelementptr i8, ptr %team, i64 {_OWN_STATE}
-  call void @aot.team.stop_behind(ptr %owner, ptr %ownstate, i64 %piece)
-  %helpersat = getelementptr i8, ptr %team, i64 {_HELPERS}
-  %helpers = load i64, ptr %helpersat
-  br label %each
-each:
-  %k = phi i64 [ 0, %stop ], [ %k1, %one ]
-  %rest = icmp slt i64 %k, %helpers
-  br i1 %rest, label %one, label %out
-one:
-  %slots = getelementptr i8, ptr %team, i64 {_SLOTS}
-  %slot = getelementptr ptr, ptr %slots, i64 %k
-  %helper = load ptr, ptr %slot
-  %itsstate = getelementptr i8, ptr %helper, i64 {_STATE}
-  call void @aot.team.stop_behind(ptr %helper, ptr %itsstate, i64 %piece)
-  %k1 = add i64 %k, 1
-  br label %each
-out:
+  call void @aot.team.stop_behind(ptr %owner, ptr %ownstate, i64 %piece)"""
+    + helpers.for_each(
+        "stop",
+        "out",
+        """
+  call void @aot.team.stop_behind(ptr %helper, ptr %itsstate, i64 %piece)""",
+    )
+    + """out:
   store atomic i64 -1, ptr %state seq_cst, align 8
   ret void
 }}
@@ -189,8 +181,10 @@ out:
   ret void
 }}
 """
+)
 
-_RUN = """
+_RUN = (
+    """
 define internal i32 @aot.team.run(ptr %ctx, ptr %function, ptr %env, i64 %pieces, i64 %most) noinline nounwind {{
 entry:
   %fewer = sub i64 %pieces, 1
@@ -224,24 +218,15 @@ over:
   %code0 = phi i32 [ 0, %alone ], [ %itscode, %oneself ]
   store ptr %table, ptr %threadsat
   ret i32 %code0
-prepare:
-  %helpersat = getelementptr i8, ptr %team, i64 {_HELPERS}
-  %helpers = load i64, ptr %helpersat
-  %slots = getelementptr i8, ptr %team, i64 {_SLOTS}
-  br label %clear
-clear:
-  %c = phi i64 [ 0, %prepare ], [ %c1, %clearone ]
-  %toclear = icmp slt i64 %c, %helpers
-  br i1 %toclear, label %clearone, label %begin
-clearone:
-  %cslot = getelementptr ptr, ptr %slots, i64 %c
-  %chelper = load ptr, ptr %cslot
-  %cstate = getelementptr i8, ptr %chelper, i64 {_STATE}
-  %ccode = getelementptr i8, ptr %cstate, i64 {_CODE}
-  store i64 0, ptr %ccode
-  %c1 = add i64 %c, 1
-  br label %clear
-begin:
+prepare:"""
+    + helpers.for_each(
+        "prepare",
+        "begin",
+        """
+  %itscode0 = getelementptr i8, ptr %itsstate, i64 {_CODE}
+  store i64 0, ptr %itscode0""",
+    )
+    + """begin:
   %stopat = getelementptr i8, ptr %ctx, i64 {STOP}
   store atomic i32 0, ptr %stopat monotonic, align 4
   %flagat = getelementptr i8, ptr %ctx, i64 {INTERRUPT}
@@ -320,10 +305,10 @@ whose:
   %mine = and i1 %icode, %ifirst
   br i1 %mine, label %found, label %search
 search:
-  %k = phi i64 [ 0, %whose ], [ %k1, %other ]
-  %slot = getelementptr ptr, ptr %slots, i64 %k
-  %helper = load ptr, ptr %slot
-  %state = getelementptr i8, ptr %helper, i64 {_STATE}
+  %n2 = phi i64 [ 0, %whose ], [ %n3, %other ]
+  %hisslot = getelementptr ptr, ptr %slots, i64 %n2
+  %him = load ptr, ptr %hisslot
+  %state = getelementptr i8, ptr %him, i64 {_STATE}
   %itscodeat = getelementptr i8, ptr %state, i64 {_CODE}
   %hiscode = load i64, ptr %itscodeat
   %itswhich = getelementptr i8, ptr %state, i64 {_WHICH}
@@ -333,10 +318,10 @@ search:
   %his = and i1 %hefailed, %hefirst
   br i1 %his, label %take, label %other
 other:
-  %k1 = add i64 %k, 1
+  %n3 = add i64 %n2, 1
   br label %search
 take:
-  call void @llvm.memcpy.p0.p0.i64(ptr %ctx, ptr %helper, i64 {INTERRUPT}, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %ctx, ptr %him, i64 {INTERRUPT}, i1 false)
   br label %found
 found:
   %code = phi i64 [ %mycode, %whose ], [ %hiscode, %take ]
@@ -344,6 +329,7 @@ found:
   ret i32 %code32
 }}
 """
+)
 
 assert _TEAM_SIZE <= 4096
 
