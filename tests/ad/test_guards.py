@@ -63,6 +63,10 @@ fn early(x: real) -> real = sqrt(early_return(x))
 fn early_return(x: real) -> real { if x < 0.0 { return 0.0 }; let y = x * x; y * x }
 fn filtered(x: real) -> real = sqrt(sum(x * real(i) for i in 0..4 if x > 0.0))
 fn greatest(x: real) -> real = sqrt(max(if x > 0.0 { x * real(i) } else { 0.0 } for i in 0..4))
+fn of_nothing(x: real) -> real {
+    let n = if x > 0.0 { 3 } else { 0 }
+    atan2(0.5, 1.5 + min(x + 0.1 * real(i) for i in 0..n)**2)
+}
 fn multiplied(x: real) -> real = sqrt(prod(if x > 0.0 { x * real(i + 1) } else { 0.0 } for i in 0..3))
 fn elements(x: real) -> real {
     let y = [if x > real(i) { x - real(i) } else { 0.0 } for i in 0..7]
