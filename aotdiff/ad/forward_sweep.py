@@ -139,7 +139,36 @@ def _scalar(sweep: Sweep, b: Builder, op: Op) -> None:
         partials = PARTIALS[op.name]
         given = [(i, v) for i, v in enumerate(op.operands) if i in partials and v in sweep.tan]
         terms = [(v, t) for i, v in given if (t := partials[i](b, new, sweep.tan[v])) is not None]
+        if len(terms) == 1 and op.name in _CHOOSING:
+            ((value, t),) = terms
+            chosen = _CHOOSING[op.name](b, op.operands.index(value), *new.operands)
+            guard = guards.both(b, chosen, sweep.guards.get(value))
+            sweep.set(op.result, t, guard, loose=value in sweep.loose)
+            return
     _set_sum(sweep, b, op.result, terms)
+
+
+def _not_beyond(b: Builder, comparison: str, x: Value, y: Value) -> Value:
+    """Whether x is chosen, or shares with y, or either is NaN."""
+    return b.scalar("not", b.scalar(comparison, x, y))
+
+
+def _within(b: Builder, at: int, x: Value, low: Value, high: Value) -> Value:
+    """Whether `clamp` gives the operand at this place."""
+    if at == 0:
+        return b.scalar("and", _not_beyond(b, "lt", x, low), _not_beyond(b, "gt", x, high))
+    if at == 1:
+        return _not_beyond(b, "gt", x, low)
+    return b.scalar("not", b.scalar("and", b.scalar("lt", x, high), b.scalar("lt", low, high)))
+
+
+# Operations that give one of their operands, as `select` does: whether it is the one with the tangent (the only one).
+_CHOOSING: dict[str, Callable[..., Value]] = {
+    "maximum": lambda b, at, x, y: _not_beyond(b, "lt" if at == 0 else "gt", x, y),
+    "minimum": lambda b, at, x, y: _not_beyond(b, "gt" if at == 0 else "lt", x, y),
+    "relu": lambda b, _, x: _not_beyond(b, "le", x, b.const(0.0, x.type)),
+    "clamp": _within,
+}
 
 
 def _set_sum(sweep: Sweep, b: Builder, result: Value, terms: list[tuple[Value, Value]]) -> None:

@@ -28,6 +28,10 @@ fn two_choices(x: real) -> real {
     let b = if x > 1.0 { x * x } else { 0.0 }
     sqrt(2.0 * a + 3.0 * b) + sqrt(where(x < 0.0, b, a))
 }
+fn greater(x: real) -> real = sqrt(maximum(x, 0.0)) + log(1.0 + cbrt(maximum(0.0, x)))
+fn lesser(x: real) -> real = sqrt(-2.0 * minimum(0.0, -x)) + sqrt(-minimum(-x, 0.0))
+fn rectified(x: real) -> real = sqrt(relu(2.0 * x)) + x * 0.0
+fn clamped(x: real) -> real = sqrt(clamp(x, 0.0, 9.0)) + cbrt(clamp(0.0, x, 9.0)) + sqrt(-clamp(0.0, -9.0, -x))
 fn conjunction(x: real) -> real = cbrt(if x > 0.0 and x < 100.0 { x } else { 0.0 })
 fn divided(x: real) -> real { let y = where(x > 0.0, x, 0.0); 1.0 / y + (y + 1.0) / y }
 fn product_with_inf(x: real) -> real = where(x > 0.0, x, 1.0) * (if x > 0.0 { 1.0 } else { inf })
