@@ -21,15 +21,15 @@ def report(
     text, order = _printf_format(prefix, message, [t for t, _ in values])
     number = context.KIND_NUMBERS[kind]
     line, where = fe.name(), fe.name()
+    number_of_line, format_ = fe.located(loc.line if loc else 0, text)
     args = "".join(f", {values[i][0]} {values[i][1]}" for i in order)
     fe.module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
     return [
         f"store i32 {number}, ptr %ctx",
         f"{line} = getelementptr i8, ptr %ctx, i64 {context.LINE}",
-        f"store i32 {loc.line if loc else 0}, ptr {line}",
+        f"store i32 {number_of_line}, ptr {line}",
         f"{where} = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}",
-        f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {where}, i64 {context.MESSAGE_SIZE}, "
-        f"ptr {fe.module.string(text)}{args})",
+        f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {where}, i64 {context.MESSAGE_SIZE}, ptr {format_}{args})",
         *fe.fail_return(str(number)),
     ]
 

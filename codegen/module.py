@@ -57,6 +57,7 @@ class ModuleText:
         self._records: dict[str, None] = {}
         self._extra: dict[str, str] = {}
         self._functions: list[str] = []
+        self._shared: dict[str, str] = {}  # text of a function without its name: its name
         self._flag = self._nowhere = False
         self._numbered = 0
 
@@ -93,6 +94,13 @@ class ModuleText:
 
     def add_function(self, text: str) -> None:
         self._functions.append(text)
+
+    def share(self, symbol: str, text: str) -> str:
+        """Add a function, unless there is one that is the same but for its name; gives the name it has."""
+        found = self._shared.setdefault(text.replace(f"{symbol}(", "@("), symbol)
+        if found == symbol:
+            self._functions.append(text)
+        return found
 
     def new_symbol(self, stem: str) -> str:
         """A name for a function to be added."""

@@ -60,26 +60,32 @@ class _Range(FunctionEmitter):
         self.symbol = name
         self.columns = columns
         self.inside = True
-        self.taken: dict[str, tuple[str, str]] = {}  # outer name: (type with attributes, name here)
+        self.taken: dict[tuple[str, str], tuple[str, str]] = {}  # (outer name, use): (type with attributes, name here)
         around = outer.scope
         self.scopes = [Scope(around.region, around.last_use, index=around.index)]
         self.fail_return = lambda code: [f"ret i32 {code}"]
 
-    def take(self, name: str, type_: str, attributes: str = "") -> str:
-        """The name here of something of the function around."""
+    def take(self, name: str, type_: str, attributes: str = "", use: str = "") -> str:
+        """The name here of something of the function around; a name for each use in a contraction."""
         if not name.startswith("%"):
             return name
-        if name not in self.taken:
-            self.taken[name] = (f"{type_} {attributes}".strip(), f"%c{len(self.taken)}")
-        here = self.taken[name][1]
+        return self._taken(name, type_, attributes, use if self.columns else "")
+
+    def _taken(self, name: str, type_: str, attributes: str = "", use: str = "") -> str:
+        found = self.taken.setdefault((name, use), (f"{type_} {attributes}".strip(), f"%c{len(self.taken)}"))
         if name in self.outer.nonneg:
-            self.nonneg.add(here)
-        return here
+            self.nonneg.add(found[1])
+        return found[1]
 
-    def sizes(self, names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-        return tuple(self.take(n, "i64") for n in names)
+    def sizes(self, names: tuple[str, ...] | list[str], use: str) -> tuple[str, ...]:
+        return tuple(self.take(n, "i64", "", f"{use}.{axis}") for axis, n in enumerate(names))
 
-    def capture(self, value: Value) -> None:
+    def located(self, line: int, text: str) -> tuple[str, str]:
+        """One contraction is like another but for where it is written: that is given to it, so that they are one."""
+        found = super().located(line, text)
+        return (self._taken(found[0], "i32", "", found[1]), self._taken(found[1], "ptr")) if self.columns else found
+
+    def capture(self, value: Value, use: str) -> None:
         found = self.outer.env[value]
         if isinstance(found, str):
             assert isinstance(value.type, Scalar)
@@ -87,23 +93,27 @@ class _Range(FunctionEmitter):
         elif isinstance(found, Handle):
             there = "" if found.dims else f" writable dereferenceable({element_size(found.element)})"
             ptr = self.take(found.ptr, "ptr", f"noalias{there}")
-            self.env[value] = Handle(ptr, self.sizes(found.dims), found.element)
+            self.env[value] = Handle(ptr, self.sizes(found.dims, use), found.element)
         else:
             attributes = "" if isinstance(found.element, Record) else "noalias readonly"
             ptr = self.take(found.ptr, "ptr", attributes)
-            self.env[value] = Ref(ptr, self.sizes(found.dims), found.element, part=found.part)
+            self.env[value] = Ref(ptr, self.sizes(found.dims, use), found.element, part=found.part)
 
-    def map(self, m: Map) -> Map:
+    def map(self, m: Map, use: str) -> Map:
         ptr = self.take(m.array.ptr, "ptr")
-        self.taken[m.array.ptr] = ("ptr noalias", ptr)  # also where it takes the place of an array that is read
-        return Map(m.value, Ref(ptr, self.sizes(m.array.dims), m.array.element), self.sizes(m.inner))
+        self.taken[m.array.ptr, ""] = ("ptr noalias", ptr)  # also where it takes the place of an array that is read
+        return Map(m.value, Ref(ptr, self.sizes(m.array.dims, use), m.array.element), self.sizes(m.inner, f"{use}.in"))
 
     def write(self, nest: Nest) -> str:
         """The text; `nest` is the `par` with names of the function around."""
-        for value in _captured(nest.op):
-            self.capture(value)
-        lead, extents = list(self.sizes(nest.lead)), list(self.sizes(nest.extents))
-        maps = [self.map(m) for m in nest.maps]
+        for n, value in enumerate(_captured(nest.op)):
+            self.capture(value, f"value{n}")
+        lead, extents = list(self.sizes(nest.lead, "lead")), list(self.sizes(nest.extents, "extent"))
+        maps = [self.map(m, f"map{n}") for n, m in enumerate(nest.maps)]
+        for read, (array, indices) in self.outer.moved.items():
+            there = self.taken.get((array.ptr, ""))
+            if there is not None:
+                self.moved[read] = (Ref(there[1], self.sizes(array.dims, "moved"), array.element), indices)
         parts = {0: ("%low", "%high"), **({1: ("%low1", "%high1")} if self.columns else {})}
         own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, parts, not repeated(self.outer))
         state = own.emit(self)
@@ -182,12 +192,12 @@ class _Split:
         plan = strip.plan(fe, nest.op) if is_contraction(nest.op) and len(nest.lead) == 2 else None
         self.columns = 0 if plan is None else plan.lanes * plan.several  # those of one strip, in a contraction
         self.range = _Range(fe, self.name, self.columns > 0)
-        fe.module.add_function(self.range.write(nest))
+        self.name = fe.module.share(self.name, self.range.write(nest))
         self.reductions = [r for r, _ in nest.reductions]
         self.types = [t for r in self.reductions for t, _ in r.starts(fe)]
         self.stride = (8 * len(self.types) + _LINE - 1) & -_LINE
         self.handles = [v for v in _captured(nest.op) if isinstance(v.type, Acc) and not _apart(nest.op, v)]
-        self.arguments = [(type_.split()[0], name) for name, (type_, _) in self.range.taken.items()]
+        self.arguments = [(type_.split()[0], name) for (name, _), (type_, _) in self.range.taken.items()]
 
     def emit(self) -> list[str]:
         fe = self.fe
@@ -290,8 +300,8 @@ class _Split:
         cost = fe.op(f"uitofp i64 {elements} to double")
         cost = fe.op(f"fmul double {cost}, {float_literal(_ADDED)}")
         fe.module.need("aot.split")
-        thunk = self.name.replace("@aot.r.", "@aot.p.")
-        fe.module.add_function(self._thunk(thunk, len(owns), [o.handle.ptr for o in owns]))
+        thunk = self.range.symbol.replace("@aot.r.", "@aot.p.")
+        thunk = fe.module.share(thunk, self._thunk(thunk, len(owns), [o.handle.ptr for o in owns]))
         n, grain = self.nest.lead[0], str(self._grain())
         if self.columns:
             n = fe.op(f"select i1 {self.across}, i64 {self.nest.lead[1]}, i64 {n}")

@@ -29,6 +29,8 @@ class ValueText(ScalarText):
         self.recursive = recursive
         self.env: dict[Value, str | Ref | Handle] = {}
         self.hints: dict[Value, tuple[str, tuple[str, ...], int]] = {}
+        self.moved: dict[Op, tuple[Ref, list[Value]]] = {}  # reads that are done elsewhere: the array, the indices
+        self.placed: set[Op] = set()  # inserts whose block is in its place already
         self.strip: Strip | None = None
         self.inside = False  # a `par`, whose iterations may be some thread's share
         self.scopes: list[Scope] = []
@@ -327,6 +329,10 @@ class ValueText(ScalarText):
         return Ref(ptr, source.dims, source.element, self.own(buffer))
 
     # Errors ---------------------------------------------------------------------------------------------------
+
+    def located(self, line: int, text: str) -> tuple[str, str]:
+        """The line of an error and its text with the place in it, as they are written in the code."""
+        return str(line), self.module.string(text)
 
     def report(self, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]] = ()) -> list[str]:
         """Instructions that report an error and leave the function. Values are (LLVM type, name)."""

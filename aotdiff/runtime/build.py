@@ -317,6 +317,7 @@ def llvm_text(made: Plan, options: driver.Options, graph: Graph, stem: str | Non
         parts += [text for entry in made.entries if (text := _wrapper(entry, graph))]
         for f in made.interfaces:
             parts += [text for g in _gradients(made, f.name, graph) for text in (g.text, g.fast) if text]
+        parts = [fastcall_text.with_helpers(parts)]
         build = hashlib.sha256("\n".join([*parts, options.key()]).encode()).hexdigest()
         literal, size = c_string(json.dumps(metadata(made, options) | {"build": build}, sort_keys=True))
         parts.append(f"@aotdiff_metadata = weak constant [{size} x i8] {literal}\n")

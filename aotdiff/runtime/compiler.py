@@ -257,7 +257,7 @@ class Compiler:
                 op.name in ("par", "for", "while", "call") for f in graph.funcs.values() for op in f.body.walk()
             )
             wrapper = fastcall_text.wrapper_text(interface, f"aotdiff.{name}", FAST_PREFIX + name, loops)
-        return text + (wrapper or ""), wrapper is not None
+        return text + (fastcall_text.with_helpers([wrapper]) if wrapper else ""), wrapper is not None
 
     def c_entry_code(self, root: str, places: Places, interface: Interface, real: str, own: int) -> ObjectCode:
         """Object code with a C entry, for `Function.address`; `own` is as in `c_function`."""

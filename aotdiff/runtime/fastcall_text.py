@@ -15,6 +15,65 @@ _SIZES = {"f64": 8, "f32": 4, "i64": 8, "bool": 1}
 _TYPE_NUMBERS = {"f64": 12, "f32": 11, "i64": 7, "bool": 0}  # numpy's, where long has 64 bits
 _STORED = {"f64": "double", "f32": "float", "i64": "i64", "bool": "i8"}
 
+# What is asked of every array, once: LLVM takes its time for each line.
+# is_array: whether an object is a numpy array of these axes, this element and these flags. is_apart: whether memory
+# overlaps none of some places, each a first address and one behind the last.
+HELPERS = f"""
+define internal i1 @aotdiff.is_array(ptr %object, ptr %type, i32 %rank, ptr %descr, i32 %wanted) noinline nounwind {{
+  %typeat = getelementptr i8, ptr %object, i64 8
+  %its = load ptr, ptr %typeat
+  %array = icmp eq ptr %its, %type
+  br i1 %array, label %look, label %no
+look:
+  %rankat = getelementptr i8, ptr %object, i64 {_ARRAY_NDIM}
+  %axes = load i32, ptr %rankat
+  %ranked = icmp eq i32 %axes, %rank
+  %descrat = getelementptr i8, ptr %object, i64 {_ARRAY_DESCR}
+  %element = load ptr, ptr %descrat
+  %typed = icmp eq ptr %element, %descr
+  %flagsat = getelementptr i8, ptr %object, i64 {_ARRAY_FLAGS}
+  %flags = load i32, ptr %flagsat
+  %set = and i32 %flags, %wanted
+  %plain = icmp eq i32 %set, %wanted
+  %both = and i1 %ranked, %typed
+  %all = and i1 %both, %plain
+  ret i1 %all
+no:
+  ret i1 false
+}}
+define internal i1 @aotdiff.is_apart(ptr %places, i64 %count, ptr %data, ptr %end) noinline nounwind {{
+start:
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %start ], [ %next, %go ]
+  %more = icmp ult i64 %k, %count
+  br i1 %more, label %look, label %yes
+look:
+  %twice = shl i64 %k, 1
+  %firstat = getelementptr ptr, ptr %places, i64 %twice
+  %first = load ptr, ptr %firstat
+  %lastat = getelementptr i8, ptr %firstat, i64 8
+  %last = load ptr, ptr %lastat
+  %before = icmp ule ptr %end, %first
+  %behind = icmp uge ptr %data, %last
+  %fine = or i1 %before, %behind
+  br i1 %fine, label %go, label %no
+go:
+  %next = add i64 %k, 1
+  br label %loop
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}}
+"""
+
+
+def with_helpers(texts: list[str]) -> str:
+    """The wrappers of a module, and what they call."""
+    text = "\n".join(texts)
+    return text + HELPERS if "@aotdiff.is_array" in text else text
+
 
 def wrapper_text(f: Interface, entry: str, name: str, loops: bool) -> str | None:
     """LLVM text of the wrapper `name` around the native entry; None where it takes Python (tuples, solved sizes).
@@ -170,12 +229,8 @@ class _Writer:
 
     def plain_array(self, object_: str, leaf: Leaf, wanted: int) -> tuple[str, str]:
         """Data and dimensions of a numpy array of the right type with these flags."""
-        self.need(self.new(f"icmp eq ptr {self.load('ptr', object_, 8)}, {self.entry_of('PyArray_Type')}"))
-        self.need(self.new(f"icmp eq i32 {self.load('i32', object_, _ARRAY_NDIM)}, {len(leaf.sizes)}"))
-        descr = self.load("ptr", object_, _ARRAY_DESCR)
-        self.need(self.new(f"icmp eq ptr {descr}, {self.entry_of(leaf.element)}"))
-        flags = self.new(f"and i32 {self.load('i32', object_, _ARRAY_FLAGS)}, {wanted}")
-        self.need(self.new(f"icmp eq i32 {flags}, {wanted}"))
+        kind = f"ptr {self.entry_of('PyArray_Type')}, i32 {len(leaf.sizes)}, ptr {self.entry_of(leaf.element)}"
+        self.need(self.new(f"call i1 @aotdiff.is_array(ptr {object_}, {kind}, i32 {wanted})"))
         return self.load("ptr", object_, _ARRAY_DATA), self.load("ptr", object_, _ARRAY_DIMS)
 
     def scalar(self, object_: str, leaf: Leaf, name: str) -> None:
@@ -305,19 +360,25 @@ class _Writer:
         self.lines.insert(0, f"  %place{self.count} = alloca {type_}")
         return f"%place{self.count}"
 
+    def note(self, places: str, n: int, first: str, last: str) -> None:
+        """Add to the memory that outputs may not overlap."""
+        self.put(f"store ptr {first}, ptr {self.at(places, 16 * n)}")
+        self.put(f"store ptr {last}, ptr {self.at(places, 16 * n + 8)}")
+
     def take(
         self, arrays: list[int], results: list[Leaf], shapes: list[list[str]], outputs: list[str]
     ) -> dict[int, str]:
         """Check the arrays given: their type, their sizes, that they overlap nothing."""
-        for k in arrays:
+        places = self.place(f"[{2 * (len(self.memory) + len(arrays))} x ptr]")
+        for n, (first, last) in enumerate(self.memory):
+            self.note(places, n, first, last)
+        for n, k in enumerate(arrays, len(self.memory)):
             data, dims = self.plain_array(outputs[k], results[k], _CONTIGUOUS_ALIGNED | _WRITABLE)
             for axis, size in enumerate(shapes[k]):
                 self.need(self.new(f"icmp eq i64 {self.load('i64', dims, 8 * axis)}, {size}"))
             end = self.end_of(data, results[k], shapes[k])
-            for first, last in self.memory:
-                before = self.new(f"icmp ule ptr {end}, {first}")
-                self.need(self.new(f"or i1 {before}, {self.new(f'icmp uge ptr {data}, {last}')}"))
-            self.memory.append((data, end))
+            self.need(self.new(f"call i1 @aotdiff.is_apart(ptr {places}, i64 {n}, ptr {data}, ptr {end})"))
+            self.note(places, n, data, end)
         for k in arrays:
             self.api("Py_IncRef", "void", f"ptr {outputs[k]}")
         return {k: outputs[k] for k in arrays}

@@ -57,3 +57,19 @@ def test_gradient_of_large_product(module):
     slope_a, slope_b = module.nn.vjp(wrt=("A", "B"))(a, b, ct)
     assert np.allclose(slope_a, ct @ b.T, rtol=1e-10, atol=1e-10)
     assert np.allclose(slope_b, a.T @ ct, rtol=1e-10, atol=1e-10)
+
+
+def test_products_of_a_kind_share_their_code():
+    """But for where an error is reported, and which sizes are the same."""
+    text = "fn f(A: f64[m, k], B: f64[k, n]) -> f64[m, n] =\n  A @ B\n"
+    three = "fn f(A: f64[m, k], B: f64[k, n], C: f64[n, n]) -> f64[m, n] =\n  A @ B @\n  C @\n  C\n"
+    kernels = []
+    for source in (text, three):
+        f = ad.compile_source(source, threads=0).f
+        compiler, root, places = f.recipe()
+        graph, name = compiler.optimized(root, places, "f64")
+        kernels.append(compiler.llvm_text(graph, name, None)[0].count("define internal i32 @aot.r."))
+    assert kernels == [1, 1]
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.normal(size=s) for s in ((9, 5), (5, 7), (7, 7)))
+    assert np.allclose(f(a, b, c), a @ b @ c @ c, rtol=1e-13)
