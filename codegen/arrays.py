@@ -36,11 +36,11 @@ def emit_dim(fe: FunctionEmitter, op: Op) -> None:
 
 
 def emit_read(fe: FunctionEmitter, op: Op) -> None:
-    array = fe.ref(op.operands[0])
+    array, indices = fe.moved.get(op) or (fe.ref(op.operands[0]), op.operands[1:])
     if fe.strip is not None:
-        fe.bind(op.results[0], fe.strip.read(fe, op, array))
+        fe.bind(op.results[0], fe.strip.read(fe, op, array, indices))
         return
-    ptr = fe.element_at(array, [fe.val(v) for v in op.operands[1:]])
+    ptr = fe.element_at(array, [fe.val(v) for v in indices])
     value = fe.load_element(array.element, ptr)
     if isinstance(array.element, Record):
         fe.bind(op.results[0], Ref(value, (), array.element, array.buffer, part=True))
@@ -86,6 +86,10 @@ def emit_insert(fe: FunctionEmitter, op: Op) -> None:
     block = fe.ref(op.operands[1])
     lanes = fe.lanes_of(op.results[0])
     target = fe.consume(fe.ref(op.operands[0]), lanes)
+    if op in fe.placed:
+        fe.placed.discard(op)
+        fe.bind(op.results[0], target)
+        return
     block = fe.widen(block, lanes)
     offsets = [fe.val(v) for v in op.operands[2:]]
     rows = [Row(fe, block.dims[r]) for r in range(rank - 1)]

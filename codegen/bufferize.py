@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aotdiff.codegen.overwrite import Overwrites
+from aotdiff.codegen.places import Place, places_of
 
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.types import Array, Record, Scalar, element_of
@@ -40,9 +41,10 @@ class Summary:
 
 @dataclass(slots=True)
 class Uses:
-    """Arrays and records: where each region uses them last, and what an operation's regions use from outside."""
+    """Arrays and records: where each region uses them last, what an operation's regions use from outside, places."""
 
     sizes: Sizes
+    places: dict[Op, list[Place]] = field(default_factory=dict)
     last: dict[Region, dict[Value, int]] = field(default_factory=dict)
     captures: dict[Op, tuple[Value, ...]] = field(default_factory=dict)
 
@@ -52,7 +54,7 @@ class Flow:
     """Facts about one function.
 
     overwrites: map result -> the array whose memory it may take. steady: carries of a `for` that is kept as a map, too,
-    and keeps its sizes.
+    and keeps its sizes. places: where maps of a `par` are inserted.
     """
 
     origin: dict[Value, Value | None]
@@ -61,6 +63,7 @@ class Flow:
     captures: dict[Op, tuple[Value, ...]]
     overwrites: dict[Value, Value] = field(default_factory=dict)
     steady: set[tuple[Op, int]] = field(default_factory=set)
+    places: dict[Op, list[Place]] = field(default_factory=dict)
 
 
 class _Origins:
@@ -68,7 +71,8 @@ class _Origins:
 
     def __init__(self, func: Func, uses: Uses, summaries: dict[str, Summary], pending: dict[str, set[int]]):
         self.origin: dict[Value, Value | None] = {}
-        self.overwrites = Overwrites(func, uses.last, uses.sizes, self.get)
+        placed = {place.result for places in uses.places.values() for place in places if not place.shared}
+        self.overwrites = Overwrites(func, uses.last, uses.sizes, self.get, placed)
         self.inplace: set[tuple[Op, int]] = set()
         self._summaries = summaries
         self._pending = pending
@@ -295,7 +299,10 @@ def analyse(func: Func, summaries: dict[str, Summary]) -> Flow:
     origins.region(func.body)
     steady = {(op, c) for op in func.body.walk() if op.name == "for" for c in _steady(op, uses.sizes)}
     steady -= origins.inplace
-    return Flow(origins.origin, origins.inplace, uses.last, uses.captures, origins.overwrites.found, steady)
+    return Flow(
+        origins.origin, origins.inplace, uses.last, uses.captures, origins.overwrites.found, steady,
+        uses.places,
+    )  # fmt: skip
 
 
 def _steady(op: Op, sizes: Sizes) -> list[int]:
@@ -306,7 +313,8 @@ def _steady(op: Op, sizes: Sizes) -> list[int]:
 
 
 def uses_of(func: Func) -> Uses:
-    uses = Uses(Sizes(ArgOwners.of(func.body)))
+    sizes = Sizes(ArgOwners.of(func.body))
+    uses = Uses(sizes, places_of(func, sizes))
     _add_uses(func.body, uses)
     return uses
 

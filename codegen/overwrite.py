@@ -14,7 +14,10 @@ from aotdiff.passes.facts import Sizes, is_size
 
 
 class Overwrites:
-    """Finds, for map results, the arrays they may overwrite. `last_use` is by region, as in `bufferize.Flow`."""
+    """Finds, for map results, the arrays they may overwrite. `last_use` is by region, as in `bufferize.Flow`.
+
+    `elsewhere` are results that have a place already.
+    """
 
     def __init__(
         self,
@@ -22,6 +25,7 @@ class Overwrites:
         last_use: dict[Region, dict[Value, int]],
         sizes: Sizes,
         origin: Callable[[Value], Value | None],
+        elsewhere: set[Value],
     ):
         self.found: dict[Value, Value] = {}
         self._params = set(func.params)
@@ -30,6 +34,7 @@ class Overwrites:
         self._frames: list[tuple[Region, int, bool]] = []
         self._home: dict[Value, Region] = {}
         self._sizes = sizes
+        self._elsewhere = elsewhere
 
     def enter(self, region: Region, once: bool) -> None:
         """A region is entered; `once`: it runs at most once for each time the region around runs."""
@@ -49,15 +54,24 @@ class Overwrites:
         """Choose what the maps of a `par` overwrite, each another array."""
         found = zip(op.attrs["kinds"], op.results, op.regions[0].yielded, strict=True)
         maps = [(r, v) for kind, r, v in found if kind == "map" and isinstance(v.type, Scalar)]
+        maps = [(r, v) for r, v in maps if r not in self._elsewhere]
         if not maps:
             return
         arrays = [a for a in _read_in_step(op) if self._dies(a)]
+        following = self._following(arrays)
         for result, value in maps:
-            for array in arrays:
+            for array in sorted(arrays, key=lambda a: following.get(a) is not result):
                 if isinstance(array.type, Array) and array.type.element == value.type and self._fits(op, array):
                     self.found[result] = array
                     arrays.remove(array)
                     break
+
+    def _following(self, arrays: list[Value]) -> dict[Value, Value]:
+        """What carried arrays are in the next iteration, so that they may stay where they are."""
+        region = self._frames[-1][0]
+        return {
+            a: region.yielded[a.index - 1] for a in arrays if a.owner is region and 0 < a.index <= len(region.yielded)
+        }
 
     def _dies(self, array: Value) -> bool:
         """Whether it is ours, and the operations around are the last to use it."""

@@ -291,12 +291,15 @@ def level_with_looks(
 
 
 def emit_par(fe: FunctionEmitter, op: Op) -> None:
+    from aotdiff.codegen import placing
+
     rank, kinds, region = op.attrs["rank"], op.attrs["kinds"], op.regions[0]
     extents = [fe.val(v) for v in op.operands[:rank]]
     lead = [fe.clamp(e) for e in extents]
     mapped = [v for kind, v in zip(kinds, region.yielded, strict=True) if kind == "map"]
     inner = inner_sizes(fe, mapped, op.operands[rank:])
-    maps = _make_maps(fe, op, mapped, inner, lead)
+    more = placing.prepare(fe, op, lead)
+    maps = [*_make_maps(fe, op, mapped, inner, lead), *more]
     given = _given_along(kinds, region.yielded)
     reductions = [
         (Reduction(kind, v.type, fe.lanes_of(v)), v)
@@ -305,6 +308,7 @@ def emit_par(fe: FunctionEmitter, op: Op) -> None:
     ]
     nest = Nest(op, region, extents, lead, maps, reductions)
     _bind_results(fe, op, maps, reductions, _emit_nest(fe, op, nest), given)
+    placing.done(fe, op)
 
 
 def _emit_nest(fe: FunctionEmitter, op: Op, nest: Nest) -> list[str]:

@@ -61,15 +61,15 @@ class Strip:
 
     # Elements -------------------------------------------------------------------------------------------------
 
-    def read(self, fe: FunctionEmitter, op: Op, array: Ref) -> str:
-        indices, elsewhere = op.operands[1:], self.elsewhere(op)
+    def read(self, fe: FunctionEmitter, op: Op, array: Ref, indices: Sequence[Value]) -> str:
+        elsewhere = self.elsewhere(op)
         if elsewhere is not None:
             if fe.varies(op.results[0]):
                 return self._load_contiguous(fe, array, elsewhere)
             return fe.load_element(array.element, elsewhere)
         if not fe.varies(op.results[0]):
             return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]))
-        row = self.rows.get(op.operands[0])
+        row = self.rows.get(op.operands[0]) if op not in fe.moved else None
         if row is not None and indices[0] is self.index and not any(fe.varies(v) for v in indices[1:]):
             return fe.load_element(row.element, fe.element_at(row, [fe.val(v) for v in indices[1:]]), self.lanes)
         if array.lanes > 1 and not any(fe.varies(v) for v in indices):

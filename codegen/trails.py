@@ -1,7 +1,8 @@
 """Carried arrays that a `for` also keeps one of each iteration: they are built in the array that keeps them.
 
 Iteration k finds the carried array in slot k and leaves the next one in slot k + 1, so there is a slot more than the
-map result shows. What the adjoint of a time loop needs is kept without a copy.
+map result shows, or an array besides for that, where the map is built in a larger one. What the adjoint of a time
+loop needs is kept without a copy.
 """
 
 from __future__ import annotations
@@ -29,19 +30,35 @@ def trailing(fe: FunctionEmitter, op: Op, number: int, value: Value, result: Val
     dims = tuple(str(k) for k in dims_of(value.type))
     if fe.is_small(dims, value.type.element, fe.lanes_of(value)):
         return False
-    return result not in fe.hints and fe.lanes_of(value) == fe.lanes_of(result)
+    return fe.lanes_of(value) == fe.lanes_of(result)
 
 
 class TrailMap(FixedMap):
-    """The array of all iterations, with a slot for what comes after the last."""
+    """The array of all iterations, with a slot for what comes after the last: `after`, where there is no room."""
+
+    after: Ref | None = None
 
     def _room(self, fe: FunctionEmitter, result: Value, dims: tuple[str, ...]) -> Ref:
         assert isinstance(result.type, Array)
-        made = fe.new_array((fe.add(dims[0], "1"), *dims[1:]), result.type.element, fe.lanes_of(result))
-        return Ref(made.ptr, dims, made.element, made.buffer, lanes=made.lanes)
+        lanes = fe.lanes_of(result)
+        if result in fe.hints:
+            array = fe.new_result(result, dims, result.type.element)
+            self.after = fe.new_array(self.inner, result.type.element, lanes)
+            return array
+        made = fe.new_array((fe.add(dims[0], "1"), *dims[1:]), result.type.element, lanes)
+        return Ref(made.ptr, dims, made.element, made.buffer, lanes=lanes)
 
     def at(self, fe: FunctionEmitter, k: str) -> str:
+        """Slot k, one of those that the map shows."""
         return fe.slot(self.array.ptr, self.array.element, fe.mul(k, fe.count(self.inner)), self.array.lanes)
+
+    def next(self, fe: FunctionEmitter, k: str) -> str:
+        """Slot k, perhaps the one after the last."""
+        slot = self.at(fe, k)
+        if self.after is None:
+            return slot
+        end = fe.op(f"icmp eq i64 {k}, {self.array.dims[0]}")
+        return fe.op(f"select i1 {end}, ptr {self.after.ptr}, ptr {slot}")
 
     def store(self, fe: FunctionEmitter, k: str) -> None:
         """It is there."""
@@ -68,7 +85,7 @@ class TrailCarry(Carry):
     def prepare(self, fe: FunctionEmitter, init: Value) -> None:
         found = fe.widen(fe.ref(init), self.map.array.lanes)
         fe.check_same_dims(found.dims, self.map.inner, unless_null=found.ptr)
-        fe.copy_array(self.map.array.ptr, found)
+        fe.copy_array(self.map.next(fe, "0"), found)
 
     def value(self, fe: FunctionEmitter, k: str) -> Ref:
         return self.map.shown(fe, self.map.at(fe, k))[0]
@@ -84,10 +101,12 @@ class TrailCarry(Carry):
             fe.copy_array(self.next, self.pending)
 
     def wanted(self, fe: FunctionEmitter, k: str, value: Value) -> Slot:
-        self.next = self.map.at(fe, fe.add(k, "1"))
+        self.next = self.map.next(fe, fe.add(k, "1"))
         return value, self.next, self.map.inner, self.map.array.lanes
 
     def result(self, fe: FunctionEmitter, count: str) -> Ref:
+        if self.map.after is not None:
+            return self.map.after
         ref, buffer = self.map.shown(fe, self.map.at(fe, count))
         adopt(fe, buffer)
         return ref

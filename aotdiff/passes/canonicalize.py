@@ -249,17 +249,17 @@ def _is_element(value: Value, array: Value, index: list[Value]) -> bool:
 
 
 def _read(c: Canonicalizer, op: Op) -> list[Value] | None:
-    """Reads look through `shaped` and axes of size 1, and give the value an update has just put there.
+    """Reads look through `shaped` and axes of size 1 added or left out, and give what an update has just put there.
 
     Never through an update at another index: the array before the update would live on and have to be copied.
     """
     source = op.operands[0].op
     while source is not None and source.name in ("shaped", "reshape"):
         if source.name == "reshape":
-            axes = _more_axes(c, source)
-            if axes is None:
+            index = _index_before(c, source, op.operands[1:])
+            if index is None:
                 return None
-            op.operands[1:] = [op.operands[1 + k] for k in axes]
+            op.operands[1:] = index
         op.operands[0] = source.operands[0]
         source = op.operands[0].op
     if source is not None and source.name == "update" and source.operands[2:] == op.operands[1:]:
@@ -267,13 +267,16 @@ def _read(c: Canonicalizer, op: Op) -> list[Value] | None:
     return None
 
 
-def _more_axes(c: Canonicalizer, op: Op) -> list[int] | None:
-    """Where the axes of its operand are in the result of a `reshape` that only adds axes of size 1."""
+def _index_before(c: Canonicalizer, op: Op, index: list[Value]) -> list[Value] | None:
+    """The index in the operand of a `reshape` that only adds axes of size 1 or leaves them out; None for others."""
     array, sizes = op.operands[0], op.operands[1:]
-    axes = [k for k, size in enumerate(sizes) if constant(size) != 1]
-    if len(axes) != len(dims_of(array.type)):
+    before = [c.size(array, n) for n in range(len(dims_of(array.type)))]
+    kept = [k for k, size in enumerate(sizes) if constant(size) != 1]
+    axes = [n for n, size in enumerate(before) if size != 1]
+    if len(kept) != len(axes) or not all(is_size(before[n], sizes[k]) for n, k in zip(axes, kept, strict=True)):
         return None
-    return axes if all(is_size(c.size(array, n), sizes[k]) for n, k in enumerate(axes)) else None
+    there = dict(zip(axes, [index[k] for k in kept], strict=True))
+    return [there[n] if n in there else c.i64(0) for n in range(len(before))]
 
 
 # Reductions of one value that are the value itself.
