@@ -287,6 +287,9 @@ def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, st
         body = _Body(fe, nest, plan, plan.lanes, linear)
         return body.joined(body.edges(low, main), state)
     main, vectors = body.whole()
+    if plan.several == MANY and not nest.reductions:
+        body.few_or_many(main)
+        return state
     if plan.several in (1, MANY):
         return body.joined(body.rest(main, vectors), state)
     state = body.joined(vectors, state)
@@ -393,6 +396,20 @@ class _Body:
         fe.start(done)
         types = [t for r in self.wide for t, _ in r.starts(fe)]
         return [fe.phi(t, (a, before), (b, after)) for t, a, b in zip(types, state, last, strict=True)]
+
+    def few_or_many(self, main: str) -> None:
+        """What is left after `main` iterations: one vector if that is enough, else a strip of all its vectors."""
+        fe = self.fe
+        few, many, end = fe.label("few"), fe.label("many"), fe.label("end")
+        left = fe.op(f"sub i64 {self.nest.span(-1)[1]}, {main}")
+        fe.branch(fe.op(f"icmp sle i64 {left}, {self.plan.lanes}"), few, many)
+        fe.start(few)
+        _Body(fe, self.nest, self.plan, self.plan.lanes, self.linear).rest(main, [])
+        fe.jump(end)
+        fe.start(many)
+        self.rest(main, [])
+        fe.jump(end)
+        fe.start(end)
 
     def joined(self, vectors: list[str], state: list[str]) -> list[str]:
         """Accumulators of the lanes joined with those of the iterations before."""

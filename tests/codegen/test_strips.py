@@ -387,3 +387,15 @@ def test_branches_that_the_index_decides(n: int) -> None:
     module = single([("x", VECTOR), ("k", I64)], body)
     for k in (-1, 0, 5, 8, 16, 100):
         agree(module, rng(n).normal(size=n), k)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 8, 9, 63, 64, 65, 73, 140])
+def test_sums_of_columns_of_any_number(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many vectors at once where they wait for memory; what is left is one vector, or as many again."""
+    monkeypatch.setattr(lanes, "_several", lambda *_: lanes.MANY)
+
+    def column(b, x, j):
+        return [b.par([b.dim(x, 0)], ["sum"], lambda b, i: [b.read(x, i, j)])[0]]
+
+    module = single([("x", MATRIX)], lambda b, x: b.par([b.dim(x, 1)], ["map"], lambda b, j: column(b, x, j)))
+    agree(module, rng().normal(size=(11, columns)))
