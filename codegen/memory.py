@@ -76,8 +76,11 @@ none:
 }}
 """
 
-# A chunk: next chunk, its size; blocks from the next multiple of 64. Large blocks get a chunk each and leave the bump.
-CHUNK = f"""
+# A chunk: next chunk, its size, whether it was mapped; blocks from a multiple of 64 on. Large blocks get a chunk each
+# and leave the bump. Where the system maps pages large chunks are mapped: what `free` keeps for itself, or cannot give
+# back because of something above it, would be memory besides the chunk that replaces it.
+_MAPPED = 1 << 18
+_CHUNK = f"""
 define internal ptr @aot.chunk(ptr %ctx, i64 %need) #1 {{
 entry:
   %keepat = getelementptr i8, ptr %ctx, i64 {ctx.KEEP}
@@ -102,11 +105,11 @@ more:
   %alone = and i1 %big, %notwhole
   %atleast = call i64 @llvm.umax.i64(i64 %usual, i64 %need128)
   %size = select i1 %alone, i64 %need128, i64 %atleast
-  %try = call ptr @malloc(i64 %size)
+  %try = call ptr @aot.pages(i64 %size)
   %failed = icmp eq ptr %try, null
   br i1 %failed, label %smaller, label %got
 smaller:
-  %again = call ptr @malloc(i64 %need128)
+  %again = call ptr @aot.pages(i64 %need128)
   %hopeless = icmp eq ptr %again, null
   br i1 %hopeless, label %none, label %got
 got:
@@ -139,11 +142,62 @@ none:
 
 define internal ptr @aot.chunk_start(ptr %p) #2 {{
   %i = ptrtoint ptr %p to i64
-  %j = add i64 %i, 79
+  %j = add i64 %i, 95
   %k = and i64 %j, -64
   %d = sub i64 %k, %i
   %start = getelementptr i8, ptr %p, i64 %d
   ret ptr %start
+}}
+"""
+
+_MALLOC = """
+define internal ptr @aot.pages(i64 %size) #2 {
+  %p = call ptr @malloc(i64 %size)
+  ret ptr %p
+}
+define internal void @aot.unpage(ptr %p) #2 {
+  call void @free(ptr %p)
+  ret void
+}
+"""
+
+_MAP = f"""
+define internal ptr @aot.pages(i64 %size) #1 {{
+entry:
+  %large = icmp uge i64 %size, {_MAPPED}
+  br i1 %large, label %map, label %ask
+map:
+  %pages = call ptr @mmap(ptr null, i64 %size, i32 3, i32 34, i32 -1, i64 0)
+  %number = ptrtoint ptr %pages to i64
+  %refused = icmp eq i64 %number, -1
+  br i1 %refused, label %none, label %have
+ask:
+  %given = call ptr @malloc(i64 %size)
+  %nothing = icmp eq ptr %given, null
+  br i1 %nothing, label %none, label %have
+have:
+  %p = phi ptr [ %pages, %map ], [ %given, %ask ]
+  %mappedat = getelementptr i8, ptr %p, i64 16
+  %mapped = zext i1 %large to i64
+  store i64 %mapped, ptr %mappedat
+  ret ptr %p
+none:
+  ret ptr null
+}}
+define internal void @aot.unpage(ptr %p) #1 {{
+entry:
+  %mappedat = getelementptr i8, ptr %p, i64 16
+  %mapped = load i64, ptr %mappedat
+  %plain = icmp eq i64 %mapped, 0
+  br i1 %plain, label %give, label %unmap
+give:
+  call void @free(ptr %p)
+  ret void
+unmap:
+  %sizeat = getelementptr i8, ptr %p, i64 8
+  %size = load i64, ptr %sizeat
+  %rc = call i32 @munmap(ptr %p, i64 %size)
+  ret void
 }}
 """
 
@@ -276,7 +330,7 @@ loop:
   br i1 %last, label %clear, label %again
 again:
   %next = load ptr, ptr %p
-  call void @free(ptr %p)
+  call void @aot.unpage(ptr %p)
   br label %loop
 clear:
   call void @llvm.memset.p0.i64(ptr align 8 %listat, i8 0, i64 {ctx.KEEP - ctx.CHUNKS}, i1 false)
@@ -294,14 +348,11 @@ RUNTIME: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         ("declare i64 @llvm.umax.i64(i64, i64)", "declare i64 @llvm.ctlz.i64(i64, i1)"),
     ),
     "aot.chunk": (
-        CHUNK,
-        (),
-        (
-            "declare ptr @malloc(i64)",
-            "declare i64 @llvm.umax.i64(i64, i64)",
-            "declare i64 @llvm.umin.i64(i64, i64)",
-        ),
+        _CHUNK,
+        ("aot.pages",),
+        ("declare i64 @llvm.umax.i64(i64, i64)", "declare i64 @llvm.umin.i64(i64, i64)"),
     ),
+    "aot.pages": (_MALLOC, (), ("declare ptr @malloc(i64)", "declare void @free(ptr)")),
     "aot.free": (FREE, (), ()),
     "aot.clone": (CLONE, ("aot.alloc",), ("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",)),
     "aot.grow": (
@@ -312,7 +363,19 @@ RUNTIME: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "aot.reset": (RESET, ("aot.chunk", "aot.release_chunks"), ("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",)),
     "aot.release_chunks": (
         RELEASE_CHUNKS,
-        (),
-        ("declare void @free(ptr)", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"),
+        ("aot.pages",),
+        ("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",),
     ),
 }
+
+# Instead of "aot.pages" above, where there is `mmap` with 64 bits.
+MAPPED_PAGES = (
+    _MAP,
+    (),
+    (
+        "declare ptr @malloc(i64)",
+        "declare void @free(ptr)",
+        "declare ptr @mmap(ptr, i64, i32, i32, i32, i64)",
+        "declare i32 @munmap(ptr, i64)",
+    ),
+)

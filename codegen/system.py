@@ -21,6 +21,11 @@ def system_of(triple: str) -> str:
     return "linux" if "linux" in triple and "musl" not in triple else "unix"
 
 
+def maps_pages(triple: str) -> bool:
+    """Whether `mmap` is there as we call it: with a 64-bit offset."""
+    return system_of(triple) == "linux" and "64" in triple.split("-")[0]
+
+
 # The end of a thread -------------------------------------------------------------------------------------------------
 
 _BY_KEY = """

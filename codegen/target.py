@@ -124,6 +124,8 @@ class CpuTarget:
             return team.team(self.triple)
         if name == "aot.split":
             return pieces.support()
+        if name == "aot.pages" and system.maps_pages(self.triple):
+            return memory.MAPPED_PAGES
         if name != "aot.stack_limit":
             return memory.RUNTIME[name]
         text, declarations = system.stack_limit(self.triple)

@@ -530,3 +530,14 @@ export f
     with pytest.raises(ad.GradcheckError, match=r"x\[1\]") as caught:
         ad.gradcheck(ad.compile_source(source).f, ([1.0, 2.0],), order=1)
     assert "finite differences" in str(caught.value)
+
+
+def test_the_first_call_has_the_workspace_of_the_others():
+    """It compiles, and then goes the way of all calls: another workspace would stay as large as theirs."""
+    from aotdiff.runtime import native
+
+    f = ad.compile_source("fn f(x: f64[n]) -> f64 { let y = x * x; let z = sum(y) * y; sum(z / (1.0 + sum(z))) }").f
+    before = [space.data.total for space in native._free]
+    f(np.ones(30_000))
+    assert [space.data.total for space in native._free] == before
+    assert native.shared.workspace.data.total >= 240_000
