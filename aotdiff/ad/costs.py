@@ -193,7 +193,8 @@ def price(op: Op) -> float:
     body = sum(price(each) for region in op.regions for each in region.ops)
     if op.name in ("if", "withacc"):
         return body
-    nested = any(each.regions for region in op.regions for each in region.ops)
+    nested = any(each.regions and each.name != "if" for region in op.regions for each in region.walk())
     if op.name == "par" and not nested and all(kind == "map" for kind in op.attrs["kinds"]):
-        return 10.0 + 2.0 * body
+        inside = [price(each) for region in op.regions for each in region.walk() if not each.regions]
+        return 10.0 + sum(inside) + sum(p for p in inside if p > 1.0)  # plain arithmetic is hidden behind memory
     return 200.0 + body

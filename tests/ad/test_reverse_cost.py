@@ -156,3 +156,33 @@ def test_pair_loop_keeps_nothing_per_pair() -> None:
     verify(module)
     loops = [op for op in reverse.body.walk() if op.name == "for"]
     assert loops and not any(op.attrs["kinds"] for op in loops)
+
+
+def test_what_is_made_element_by_element_is_made_again() -> None:
+    """Of the stages of a step only what they start from is kept, branches on the index or not."""
+
+    def stage(b: Builder, n: Value, x: Value, y: Value) -> Value:
+        def element(b: Builder, i: Value) -> list[Value]:
+            first = b.scalar("eq", i, b.i64(0))
+            before = lambda b: [b.mul(b.read(x, i), b.read(y, b.sub(i, b.i64(1))))]  # noqa: E731
+            return b.if_(first, lambda b: [b.read(x, i)], before)
+
+        return b.par([n], ["map"], element)[0]
+
+    def body(b: Builder, x: Value, steps: Value) -> list[Value]:
+        n = b.dim(x, 0)
+
+        def step(b: Builder, k: Value, y: Value) -> list[Value]:
+            one = stage(b, n, x, y)
+            two = stage(b, n, x, one)
+            return b.par([n], ["map"], lambda b, i: [b.add(b.read(one, i), b.read(two, i))])
+
+        last = b.for_(steps, [x], step)[0]
+        return b.par([n], ["sum"], lambda b, i: [b.mul(b.read(last, i), b.read(last, i))])
+
+    module = Module()
+    func = module.add(new_func("f", [("x", Array(F64, (None,))), ("steps", I64)], body))
+    verify(module)
+    reverse = vjp_func(module, func, [0], False)
+    verify(module)
+    assert array_maps(reverse) == ["for"]
