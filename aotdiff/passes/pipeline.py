@@ -15,6 +15,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     acc_to_map,
     blocks,
     bounds,
+    branch_sums,
     canonicalize,
     cse,
     dce,
@@ -62,7 +63,8 @@ _LOOPS = (
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", "blocks", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
-    *("widen-sums-but-contractions", "canonicalize", "hoist", "precompute", *CLEANUP, "hoist"),
+    *("branch-sums", "widen-sums-but-contractions", "canonicalize", "hoist"),
+    *("precompute", *CLEANUP, "fuse", *CLEANUP, "hoist"),
 )
 
 # After differentiation, by optimisation level.
