@@ -10,14 +10,15 @@ from aotdiff.frontend import ast
 from aotdiff.frontend import lower_arrays as arrays
 from aotdiff.frontend.builtins import Builtin
 from aotdiff.frontend.check_builtins import BuiltinUse
-from aotdiff.frontend.lower_context import SCALARS, Context
+from aotdiff.frontend.lower_context import MOST_ELEMENTS, SCALARS, Context
 from aotdiff.frontend.lower_expr import blank, power
 from aotdiff.frontend.lower_functions import apply
 from aotdiff.frontend.lower_generators import reduction
 from aotdiff.frontend.lower_proofs import combine
 from aotdiff.frontend.lower_values import Delayed, Item, Named, rank
+from aotdiff.ir.builder import static_size
 from aotdiff.ir.graph import Value
-from aotdiff.ir.types import BOOL, I64, Scalar
+from aotdiff.ir.types import BOOL, F64, I64, Scalar
 
 Rule = Callable[[Context, "Use"], Item]
 RULES: dict[str, Rule] = {}
@@ -209,11 +210,22 @@ def _reshape(cx: Context, use: Use) -> Item:
     if not cx.ints.equal(old, new):
         shape = ", ".join(f"{{{k + 1}}}" for k in range(len(sizes)))
         message = f"an array of {{0}} elements has no shape [{shape}]"
-        cx.check(cx.b.scalar("eq", old, new), "ValueError", message, old, *sizes)
+        fits = cx.b.scalar("eq", old, new)
+        if sum(static_size(size) is None for size in sizes) > 1:
+            fits = cx.b.scalar("and", fits, _countable(cx, sizes))
+        cx.check(fits, "ValueError", message, old, *sizes)
         cx.ints.assume_equal(old, new)
     if rank(item) == 0:
         return arrays.full(cx, item, sizes)
     return arrays.reshaped(cx, item, sizes)
+
+
+def _countable(cx: Context, sizes: Sequence[Value]) -> Value:
+    """Whether the product of sizes is a number of elements, and not what is left of one beyond 2**64."""
+    total = arrays.constant(cx, 1.0, F64)
+    for size in sizes:
+        total = cx.b.mul(total, cx.b.cast(size, F64))
+    return cx.b.scalar("le", total, arrays.constant(cx, float(MOST_ELEMENTS), F64))
 
 
 def _alike(cx: Context, use: Use, free: int | None = None) -> tuple[Scalar, list[Item]]:

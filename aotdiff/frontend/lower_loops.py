@@ -74,7 +74,8 @@ def _count(cx: Context, low: Value, high: Value, step: Value, fixed: int | None)
     up = cx.b.scalar("gt", step, ints.const(0))
     size = cx.b.select(up, step, ints.neg(step))
     length = cx.b.select(up, ints.difference(high, low), ints.difference(low, high))
-    return cx.b.scalar("floordiv", ints.sub(ints.add(length, size), one), size)
+    # length + size may not fit
+    return ints.add(cx.b.scalar("floordiv", ints.sub(length, one), size), one)
 
 
 def _element_steps(cx: Context, node: ast.Expr) -> _Steps:
