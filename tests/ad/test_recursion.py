@@ -143,9 +143,9 @@ def test_time_is_linear(module, form: str) -> None:
     def best(n: int) -> float:
         times = []
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.process_time()
             run(n)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         return min(times)
 
     run(10)
