@@ -9,7 +9,8 @@ where the tangent is there at all: for an array one for all of it or one per ele
 
 The choice stays outermost along a chain, as P1 of the conventions wants it at every order. Within a region guards cost
 nothing, a select moves. Through loops, reductions and arrays they are values of their own: there they are written only
-for what reaches an operation of `SINGULAR` (`demanded`). Updated arrays and accumulators have none.
+for what reaches an operation of `SINGULAR`, or anything but a sum once the greatest of no values (-inf) has gone into
+it (`demanded`). Updated arrays and accumulators have none.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ SINGULAR = frozenset(
         "polygamma",
     )
 )
+
+# Operations whose partials are finite at infinite operands too.
+LINEAR = frozenset(("add", "sub", "neg", "select", "cast"))
 
 
 def either(b: Builder, x: Value | None, y: Value | None) -> Value | None:
@@ -100,26 +104,45 @@ def demanded(region: Region, active: set[Value], results: Sequence[Value]) -> se
     `results` are what the region yields to such.
     """
     wanted = {v for v in results if v in active}
-    _Demand(active, wanted).region(region)
+    infinite = set[Value]()
+    _trace_infinite(region, infinite)
+    _Demand(active, wanted, infinite).region(region)
     return wanted
+
+
+def _trace_infinite(region: Region, infinite: set[Value]) -> None:
+    """Adds what `max` or `min` of possibly no values has gone into: its partials may be infinite."""
+    for op in region.ops:
+        for inner in op.regions:
+            _trace_infinite(inner, infinite)
+        if op.name == "par" and any(not static_size(n) for n in op.operands[: op.attrs["rank"]]):
+            infinite.update(r for r, kind in zip(op.results, op.attrs["kinds"], strict=True) if kind in ("max", "min"))
+        if not infinite.isdisjoint(op.operands) or any(
+            not infinite.isdisjoint(inner.ops[-1].operands) for inner in op.regions
+        ):
+            infinite.update(op.results)
 
 
 class _Demand:
     """Walks backwards from the singular operations."""
 
-    def __init__(self, active: set[Value], wanted: set[Value]):
+    def __init__(self, active: set[Value], wanted: set[Value], infinite: set[Value]):
         self.active = active
         self.wanted = wanted
+        self.infinite = infinite
 
     def region(self, region: Region) -> None:
         for op in reversed(region.ops):
             if op.name in SCALAR_OPS or op.name == "call":
-                if is_singular(op) or any(r in self.wanted for r in op.results):
+                if is_singular(op) or self.at_infinity(op) or any(r in self.wanted for r in op.results):
                     self.want(op.operands)
             elif op.name in ("read", "reshape", "shaped"):
                 self.same([op.result], op.operands[:1])
             elif op.regions:
                 self.structured(op)
+
+    def at_infinity(self, op: Op) -> bool:
+        return op.name not in LINEAR and not self.infinite.isdisjoint(op.operands)
 
     def want(self, values: list[Value]) -> None:
         self.wanted.update(v for v in values if v in self.active)

@@ -71,6 +71,11 @@ fn of_nothing(x: real) -> real {
     let n = if x > 0.0 { 3 } else { 0 }
     atan2(0.5, 1.5 + min(x + 0.1 * real(i) for i in 0..n)**2)
 }
+fn square_of_nothing(x: real) -> real {
+    let n = if x > 0.0 { 3 } else { 0 }
+    let least = [min(x + 0.1 * real(i) for i in 0..n) + real(j) for j in 0..2]
+    exp(-least[0] * least[0]) + 1.0 / sum(y**2 for y in least)
+}
 fn multiplied(x: real) -> real = sqrt(prod(if x > 0.0 { x * real(i + 1) } else { 0.0 } for i in 0..3))
 fn elements(x: real) -> real {
     let y = [if x > real(i) { x - real(i) } else { 0.0 } for i in 0..7]
