@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from aotdiff.codegen.bufferize import Flow, analyse
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.gpu import joins
+from aotdiff.codegen.gpu.order import order
 from aotdiff.codegen.gpu.plan import Kernel, Site
 from aotdiff.codegen.gpu.target import GpuTarget
 from aotdiff.codegen.loader import Options
@@ -100,6 +101,7 @@ class KernelModule(ModuleText):
     def add(self, spec: Spec) -> Kernel:
         """Write a kernel; the name is made unique."""
         spec.name = self._free(self.prefix + spec.name)
+        order(spec.func.body)
         flow = analyse(spec.func, self.summaries)
         return self._write(KernelEmitter(self, spec, flow))
 
@@ -366,8 +368,9 @@ class KernelEmitter(FunctionEmitter):
         first = self.number()
         step = self.op(f"mul nuw nsw i64 {self.target.blocks(self)}, {self.spec.block}")
         level = Level(self, total, starts, step, first)
-        self.nonneg.add(level.index)
-        rest, indices = level.index, [""] * len(nest.lead)
+        at = self.target.opaque(self, level.index)
+        self.nonneg.add(at)
+        rest, indices = at, [""] * len(nest.lead)
         for r in range(len(nest.lead) - 1, 0, -1):
             indices[r] = self.op(f"urem i64 {rest}, {nest.lead[r]}")
             rest = self.op(f"udiv i64 {rest}, {nest.lead[r]}")
@@ -376,7 +379,7 @@ class KernelEmitter(FunctionEmitter):
         for arg, index in zip(nest.region.args, indices, strict=True):
             self.env[arg] = index
             self.nonneg.add(index)
-        level.close(self, nest.body(self, level.accumulators, level.index))
+        level.close(self, nest.body(self, level.accumulators, at))
         return level.accumulators
 
     # Reductions -------------------------------------------------------------------------------------------------

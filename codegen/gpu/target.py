@@ -50,6 +50,10 @@ class GpuTarget(CpuTarget):
         """How many blocks the grid has. (How many threads a block has is `ke.spec.block`.)"""
         raise NotImplementedError
 
+    def opaque(self, ke: KernelEmitter, index: str) -> str:
+        """The same number of an iteration; nothing is computed from it before that iteration."""
+        return index
+
     def barrier(self, ke: KernelEmitter) -> None:
         """All threads of the block wait for each other; what they wrote before is seen by all afterwards."""
         raise NotImplementedError
@@ -69,10 +73,6 @@ class GpuTarget(CpuTarget):
     def kernel(self, ke: KernelEmitter, params: Sequence[str]) -> str:
         """Text of the function `ke.spec.name` whose blocks are `ke.body()`, with these parameters (type and name)."""
         raise NotImplementedError
-
-    def header(self, module: KernelModule) -> list[str]:
-        """First lines of the module of text."""
-        return [f'target triple = "{self.triple}"']
 
     # Of all of them ---------------------------------------------------------------------------------------
 
