@@ -353,7 +353,7 @@ class _Body:
     def inner(self, known: Range) -> tuple[str, str, list[str]]:
         """Whole strips away from the edges: (the first iteration, the one behind the last, accumulators)."""
         fe = self.fe
-        low, high = known.bounds(fe, *self.nest.span(-1))
+        low, high = known.bounds(fe, *self.nest.span(-1), self.plan.lanes, self.lanes)
         main = fe.add(low, fe.op(f"and i64 {fe.op(f'sub i64 {high}, {low}')}, {-self.lanes}"))
         return low, main, self._run(low, main, known.decided)
 

@@ -43,7 +43,8 @@ class _Loop:
         walk = list(op.regions[0].walk())
         self.reads = {each.operands[0] for each in walk if each.name == "read"}
         self.size = len(walk)
-        self.adds = any(each.name == "accum" and len(each.operands) > 2 for each in walk)
+        own = op.regions[0].args  # what is added at these indices is not scattered
+        self.adds = any(each.name == "accum" and each.operands[2:] not in ([], own) for each in walk)
         self.handles = {each.operands[0] for each in walk if each.name == "accum"}
 
     @property

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+from aotdiff.codegen import Options, emit_llvm
 from aotdiff.codegen.ranges import find
 from native import Compiled, same, shapes_of
 
@@ -41,7 +44,7 @@ def test_every_size() -> None:
     module = Module()
     module.add(new_func("f", [("x", VECTOR), ("shift", I64)], _stencil))
     compiled = Compiled(module)
-    for n in [*range(20), 31, 32, 33, 34, 35, 36, 49, 50, 67, 100]:
+    for n in [*range(20), 31, 32, 33, 34, 35, 36, 49, 50, 65, 66, 67, 68, 71, 72, 73, 84, 100]:
         for shift in (-1, 0, 5, 100):
             args = np.cos(np.arange(n) * 1.7), shift
             expected = interpret(module, "f", args)
@@ -57,3 +60,11 @@ def test_what_is_decided() -> None:
     assert sorted(more for _, more in found.highs) == [-1, 0]
     conditions = [op.operands[0] for op in par.regions[0].walk() if op.name == "if"]
     assert [found.decided.get(c) for c in conditions] == [False, False, False, None]
+
+
+def test_strips_begin_at_a_cache_line() -> None:
+    """Where there are many, the strips away from the edges begin at a multiple of the lanes."""
+    module = Module()
+    module.add(new_func("f", [("x", VECTOR), ("shift", I64)], _stencil))
+    begin = r"(%[\w.]+) = and i64 %[\w.]+, -8\n *%[\w.]+ = select i1 %[\w.]+, i64 \1, i64"
+    assert re.search(begin, emit_llvm(module, ["f"], Options(cpu="skylake-avx512")))
