@@ -68,13 +68,15 @@ class Ref:
 
 @dataclass(slots=True)
 class Handle:
-    """An accumulator: its storage. `shared`: several threads add to it at once."""
+    """An accumulator: its storage. `shared`: several threads add to it at once; `replaced`: a value that is added takes
+    the place of what was there."""
 
     ptr: str
     dims: tuple[str, ...]
     element: Scalar
     lanes: int = 1
     shared: bool = False
+    replaced: bool = False
 
 
 @dataclass(eq=False, slots=True)

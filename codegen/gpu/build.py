@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from aotdiff.codegen.gpu import launches, sort
 from aotdiff.codegen.gpu import plan as p
 from aotdiff.codegen.gpu.control import CONTROL
+from aotdiff.codegen.gpu.insert import insert
 from aotdiff.codegen.gpu.kernels import KernelModule, Known
 from aotdiff.codegen.gpu.places import Cell, Fields, Flat, Host, Target, Unsupported, Where, share
 from aotdiff.codegen.gpu.residence import Residence
@@ -400,7 +401,10 @@ def _check(planner: Planner, op: Op) -> None:
 
 
 def _insert(planner: Planner, op: Op) -> None:
-    """A block of an array of rank 1 copied into its place; where a check has failed it may not fit."""
+    """A block of an array of rank 1 is copied into its place; where a check has failed it may not fit."""
+    if not planner.residence.is_host(op):
+        insert(planner, op)
+        return
     value, block = op.operands[0], planner.flat(op.operands[1])
     type_ = value.type
     assert isinstance(type_, Array) and isinstance(type_.element, Scalar)

@@ -43,7 +43,8 @@ class Spec:
     """A kernel as a graph function. passing: "value", "cell" or "array" (also accumulators) per parameter.
 
     grid: the body is one `par` and its `yield`. homes: results that are in the buffer of a parameter, which is written.
-    private: accumulators of which each thread has a copy of its own, one after the other.
+    private: accumulators of which each thread has a copy of its own, one after the other. replaced: accumulators each
+    of whose elements at most one thread sets.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Spec:
     homes: dict[int, int] = field(default_factory=dict)
     writes: frozenset[int] = frozenset()
     private: frozenset[int] = frozenset()
+    replaced: frozenset[int] = frozenset()
 
     @property
     def block(self) -> int:
@@ -229,7 +231,9 @@ class KernelEmitter(FunctionEmitter):
                 ptr, private = f"%p{i}", i in spec.private
                 if private:
                     ptr = self.slot(ptr, p.type.element, self.mul(self.number(), self.count(dims)))
-                self.bind(p, Handle(ptr, dims, p.type.element, shared=spec.grid and not private))
+                replaced = i in spec.replaced
+                shared = spec.grid and not private and not replaced
+                self.bind(p, Handle(ptr, dims, p.type.element, shared=shared, replaced=replaced))
                 continue
             buffer = self.own(Buffer(f"%p{i}", pinned=True)) if written else None
             self.bind(p, Ref(f"%p{i}", dims, p.type.element, buffer))

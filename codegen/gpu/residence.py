@@ -1,6 +1,7 @@
 """Which work the host does itself, which it controls, and which scalars therefore live on the device.
 
-- A `par` is worth a kernel of its own unless it has few iterations, known when compiling; so is sorting.
+- A `par` is worth a kernel of its own unless it has few iterations, known when compiling; so are sorting and putting a
+  block into an array.
 - A `par` of very few iterations around such a `par` is a loop of the host: its kernels are inside.
 - A structured operation around such a `par` is controlled by the host: it runs its loops and branches. So is one
   that does nothing but arithmetic of integers the host has (sizes), and one whose results have sizes that only running
@@ -71,10 +72,11 @@ class Residence:
         return op.name in ("dim", "shaped", "reshape", "stop_gradient", "undef", "record_make", "record_unpack")
 
     def worth(self, op: Op) -> bool:
-        """Whether there is a `par` in it that is worth a kernel."""
+        """Whether it is, or has in it, what is worth a kernel."""
         found = self._worth.get(op)
         if found is None:
-            found = (op.name == "par" and not _few(op)) or (op.name == "argsort" and not _is_short(op))
+            found = (op.name == "par" and not _few(op)) or (op.name in ("argsort", "insert") and not _is_short(op))
+            found = found and not self.is_host(op)
             found = found or any(self.worth(inner) for r in op.regions for inner in r.ops)
             self._worth[op] = found
         return found
@@ -236,9 +238,11 @@ def _few(op: Op, most: int = FEW) -> bool:
 
 
 def _is_short(op: Op) -> bool:
-    """Whether an array to sort has few elements for sure."""
-    size = dims_of(op.operands[0].type)[0]
-    return size is not None and size <= FEW
+    """Whether what is to be sorted or inserted has few elements for sure."""
+    what = op.operands[1 if op.name == "insert" else 0]
+    sizes = dims_of(what.type)
+    few = all(d is not None for d in sizes) and math.prod(d or 0 for d in sizes) <= FEW
+    return few or isinstance(element_of(what.type), Record)
 
 
 def _inside(op: Op) -> set[Value]:

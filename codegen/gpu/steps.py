@@ -60,7 +60,7 @@ def in_thread(op: Op, residence: Residence) -> bool:
     """Whether the operation runs in one thread of the device."""
     if residence.is_host(op) or op in residence.control:
         return False
-    return not (op.name in ("par", "argsort") and residence.worth(op))
+    return not (op.name in ("par", "argsort", "insert") and residence.worth(op))
 
 
 def _deep(op: Op) -> list[Op]:

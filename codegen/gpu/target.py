@@ -101,7 +101,9 @@ class GpuTarget(CpuTarget):
         return [*lines, call, *fe.fail_return("1")]
 
     def accumulate(self, fe: FunctionEmitter, handle: Handle, ptr: str, value: str) -> None:
-        if handle.shared:
+        if handle.replaced:
+            fe.store_element(handle.element, value, ptr)
+        elif handle.shared:
             self.atomic_add(fe, llvm_type(handle.element), ptr, value)
         else:
             super().accumulate(fe, handle, ptr, value)

@@ -25,6 +25,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "map": [X, X + 1.0],
     "reduction": [X],
     "best": [X],
+    "block": [X, X + 1.0],
     "scatter": [X, np.array([1, 0, 1, 4, 1])],
     "steps": [X, 3],
     "until": [X, 100.0],
