@@ -14,7 +14,7 @@ from aotdiff.frontend.check_unify import (
     unify_scalars,
 )
 from aotdiff.frontend.check_values import is_literal, leaves, literal_integer, value_of
-from aotdiff.frontend.diagnostics import Note, suggest
+from aotdiff.frontend.diagnostics import Note, closest, suggest
 from aotdiff.frontend.scope import Binding
 from aotdiff.frontend.sizes import Size, compare, number
 from aotdiff.frontend.types import (
@@ -106,7 +106,9 @@ def unknown_name(body: Body, node: ast.Name) -> None:
         body.error(node.span, f"`{node.name}` is used as `{node.name}(f)` or `{node.name}(f, wrt = x)`")
         return
     known = [*body.scope.all_names(), *body.unit.visible]
-    hint = suggest(node.name, [*known, *BUILTINS, *CONSTANTS, *FORMS]) or _FOREIGN.get(node.name, "")
+    hint = _FOREIGN.get(node.name, "")
+    if not hint or closest(node.name, known):  # the user's own names come first
+        hint = suggest(node.name, [*known, *BUILTINS, *CONSTANTS, *FORMS]) or hint
     if body.unit.incomplete and not hint:
         return  # perhaps from the import that is missing
     body.error(node.span, f'unknown name "{node.name}"' + (f"; {hint}" if hint else ""))
@@ -114,8 +116,10 @@ def unknown_name(body: Body, node: ast.Name) -> None:
 
 _FOREIGN = {
     "ln": 'the natural logarithm is "log"',
-    "np": 'built-in functions have no prefix: "exp(x)", not "np.exp(x)"',
-    "math": 'built-in functions have no prefix: "exp(x)"',
+    **{
+        name: f'built-in functions have no prefix: "exp(x)", not "{name}.exp(x)"'
+        for name in ("np", "numpy", "jnp", "jax", "torch", "math", "Math", "scipy", "std")
+    },
     "range": 'a range is written "0..n"',
     "power": 'write "x**y" or "pow(x, y)"',
     "fabs": 'the absolute value is "abs"',
@@ -123,9 +127,23 @@ _FOREIGN = {
     "arcsin": 'write "asin"',
     "arccos": 'write "acos"',
     "arctan2": 'write "atan2"',
+    "gammaln": 'the logarithm of the gamma function is "lgamma"',
     "gamma": 'the logarithm of the gamma function is "lgamma"',
     "matmul": 'the matrix product is "a @ b"',
     "transpose": 'the transpose is "a.T"',
+    "einsum": 'write the sum: "[sum(a[i, k] * b[k, j] for k in 0..n) for i in 0..m, j in 0..p]"',
+    "slogdet": 'the logarithm of the determinant is "logdet"',
+    "square": 'the square is "x**2"',
+    "arange": 'write "[i for i in 0..n]"',
+    "linspace": 'write "[a + (b - a) * i / (n - 1) for i in 0..n]"',
+    "zeros_like": 'write "zeros(len(x))", or "0.0 * x" for any shape',
+    "ones_like": 'write "ones(len(x))"',
+    "map": 'write "[f(v) for v in x]"',
+    "vmap": 'write "[f(v) for v in x]"',
+    "fold": 'write a loop: "var s = start", then "for v in x { s = f(s, v) }"',
+    "reduce": 'write a loop: "var s = start", then "for v in x { s = f(s, v) }"',
+    "scan": 'write a loop: "var s = start", then "for v in x { s = f(s, v) }"',
+    "select": 'write "where(c, a, b)"',
     "e": 'write "exp(1.0)"',
     "int": 'the conversion is "i64(x)"',
     "float": 'the conversion is "f64(x)"',
@@ -177,6 +195,10 @@ def attribute(body: Body, node: ast.Attribute) -> Type:
             "size": f"write `len({text})` or `shape({text}, 0)`",
             "sum": f"write `sum({text})`",
             "t": f"the transpose is `{text}.T`",
+            "transpose": f"the transpose is `{text}.T`",
+            "copy": f"a value is never shared: `var c = {text}` is a copy",
+            "append": f"an array does not grow in place: `a = concat({text}, [v])`",
+            "map": f"write `[f(v) for v in {text}]`",
         }
         hint = hints.get(node.name)
         if hint is None and node.name in BUILTINS:

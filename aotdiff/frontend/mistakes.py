@@ -180,6 +180,47 @@ def range_points(failure: Failure) -> Explanation | None:
     return None
 
 
+def several_values(failure: Failure) -> Explanation | None:
+    """`let a, b = t`, `a, b = t`, `return a, b`, `export f, g`: a comma outside brackets."""
+    if failure.token.type != "COMMA" or failure.brackets():
+        return None
+    span, first = token_span(failure.path, failure.token), failure.tokens[0].type
+    if first == "EXPORT":
+        return Explanation(span, "an `export` names one function; the next one is a line of its own")
+    if failure.inside() in ("LET", "VAR") and failure.accepts("EQUAL"):
+        word = "let" if failure.inside() == "LET" else "var"
+        return Explanation(span, f"several names stand in parentheses: `{word} (a, b) = ...`")
+    if failure.inside() in ("FOR", "IN"):
+        return Explanation(span, "a loop has one index: `for i in 0..n { for j in 0..m { } }`")
+    if first == "TYPE" or failure.accepts("EQUAL") and failure.accepts("LBRACE"):
+        return Explanation(span, "several types are a tuple and stand in parentheses: `(f64, f64)`")
+    if not failure.accepts("PLUS") or failure.inside() not in ("RETURN", "EQUAL", "LBRACE", "LET", "VAR", "FN", ""):
+        return None
+    if failure.kind_before(2) in ("NL", "LBRACE") and _assigns(failure):
+        note = "new names are declared: `let (a, b) = ...`"
+        return Explanation(span, "several variables are assigned in parentheses: `(a, b) = ...`", [note])
+    return Explanation(span, "several values are a tuple and stand in parentheses: `(a, b)`")
+
+
+def _assigns(failure: Failure) -> bool:
+    for token in failure.tokens[failure.position :]:
+        if token.type in ("NL", "LBRACE", "RBRACE", "$END"):
+            return False
+        if token.type == "EQUAL":
+            return True
+    return False
+
+
+def empty_sizes(failure: Failure) -> Explanation | None:
+    """`x: f64[]`"""
+    if failure.token.type == "RSQB" and failure.kind_before() == "LSQB":
+        element = failure.before(2)
+        if element is not None and element in ("f64", "f32", "i64", "bool", "real"):
+            message = f"an array type has a size for each axis: `{element}[n]`, `{element}[n, m]`"
+            return Explanation(token_span(failure.path, failure.token), message)
+    return None
+
+
 def reserved_word(failure: Failure) -> Explanation | None:
     token = failure.token
     if token.type not in KEYWORDS or not failure.accepts("NAME"):
@@ -239,6 +280,8 @@ def signature(failure: Failure) -> Explanation | None:
         assert name is not None
         message = f"parameter `{name}` needs its type, as in `{name}: f64` or `{name}: f64[n]`"
         return Explanation(token_span(failure.path, name), message)
+    if token.type == "NAME" and failure.kind_before() == "NAME" and failure.accepts("COLON"):
+        return Explanation(span, f"a parameter is its name, then its type: `{token}: {failure.before()}`")
     if token.type == "COLON" and failure.accepts("ARROW"):
         return Explanation(span, "the type of the result stands behind `->`: `fn f(x: f64) -> f64`")
     if token.type == "EQUAL" and failure.accepts("COMMA"):
@@ -375,6 +418,8 @@ RULES: tuple[Callable[[Failure], Explanation | None], ...] = (
     checkpoint_head,
     text_as_value,
     nested_item,
+    several_values,
+    empty_sizes,
     generator_slips,
     after_if_statement,
     import_path,

@@ -6,6 +6,7 @@ Text that the grammar accepts and the language does not (an assignment to `f(x)`
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Any
 
@@ -442,7 +443,9 @@ class TreeBuilder:
     def attribute(self, children: list[Any]) -> ast.Attribute:
         value, _, name = children
         if isinstance(value, (ast.Int, ast.Float)):
-            self.error(value, "a float has digits on both sides of its point", (f"`{self.text(value)}.0`",))
+            power = name if re.fullmatch(r"[eE][0-9]+", str(name)) else ""
+            note = f"write `{self.text(value)}.0{power}`"
+            self.error(value, "a float has digits on both sides of its point", (note,))
         node = ast.Attribute(self.span(children), value, normal(name))
         self.deepen(node, value)
         return node

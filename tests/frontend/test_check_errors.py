@@ -531,6 +531,21 @@ fn f(x: f64[n]) -> f64[n] = x[1..]
         [],
     ),
     (
+        "fn f(x: f64[n], maps: f64) -> f64 = torch.sum(x) + map(sin, x) + gammaln(x) + x.append(1.0)",
+        [
+            '1:37: unknown name "torch"; built-in functions have no prefix: "exp(x)", not "torch.exp(x)"',
+            '1:52: unknown name "map"; did you mean "max" or "maps"?',
+            '1:66: unknown name "gammaln"; the logarithm of the gamma function is "lgamma"',
+            "1:79: no value has an attribute `append`; there is only `.T`",
+        ],
+        ["an array does not grow in place: `a = concat(x, [v])`"],
+    ),
+    (
+        "fn f(x: f64[n]) -> f64[n] = map(sin, x)",
+        ['1:29: unknown name "map"; write "[f(v) for v in x]"'],
+        [],
+    ),
+    (
         "fn f(x: f64) -> bool { print(x); True }",
         [
             '1:24: unknown name "print"; functions give values and print nothing',
