@@ -178,7 +178,8 @@ def device_text(
     graph: Module, function: str, name: str, target: OneThread, options: Options, workspace: bool
 ) -> tuple[str, DeviceCode]:
     """Its LLVM text for any target, and what it is but for the PTX."""
-    _refuse_recursion(graph, function)
+    for each in sorted(recursive_functions(graph, call_order(graph, [function]))):
+        raise recursion(graph.funcs[each])
     func = graph.funcs[function]
     module = DeviceModule(graph, target, options, workspace)
     if workspace:
@@ -197,10 +198,10 @@ def _argument(type_: object) -> Argument:
     return Argument(element.kind, len(dims_of(type_)))  # type: ignore[arg-type]
 
 
-def _refuse_recursion(graph: Module, function: str) -> None:
-    for name in sorted(recursive_functions(graph, call_order(graph, [function]))):
-        loc = graph.funcs[name].loc
-        raise Refused(f"`{name}` calls itself; a GPU thread has no stack for recursion: write it as a loop", loc)
+def recursion(func: Func) -> Refused:
+    """What is wrong with a function that calls itself."""
+    name = func.name.split(".")[0]  # what was generated for it has longer names
+    return Refused(f"`{name}` calls itself; a GPU thread has no stack for recursion: write it as a loop", func.loc)
 
 
 _PLACED = """

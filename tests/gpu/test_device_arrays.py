@@ -13,6 +13,7 @@ import pytest
 import aotdiff as ad
 from aotdiff.runtime.gpu.array import DeviceArray
 from aotdiff.runtime.gpu.devices import device as device_of
+from tests.gpu.foreign import Foreign, there
 
 PROGRAM = """
 fn scaled(x: f64[n], k: f64) -> f64[n] = [k * a * a for a in x]
@@ -28,20 +29,6 @@ X = np.array([0.5, -1.0, 2.0, 0.25])
 @pytest.fixture(scope="module")
 def m() -> Any:
     return ad.compile_source(PROGRAM, target="emulated", name="arrays.grad")
-
-
-def there(x: Any, requires_grad: bool = False, dtype: Any = None) -> ad.Tensor:
-    return ad.tensor(x, dtype, requires_grad, device="emulated")
-
-
-class Foreign:
-    """Another library's array on the device, as `__cuda_array_interface__` describes it."""
-
-    def __init__(self, t: ad.Tensor, stream: Any = None, **changes: Any) -> None:
-        self.kept = t
-        said = dict(t.__cuda_array_interface__, **changes)
-        said["stream"] = device_of("emulated").handle(stream) if stream is not None else None
-        self.__cuda_array_interface__ = said
 
 
 # In and out -----------------------------------------------------------------------------------------------------

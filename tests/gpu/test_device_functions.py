@@ -17,6 +17,7 @@ from aotdiff.codegen.gpu import device, nvptx
 from aotdiff.codegen.loader import Options
 
 import aotdiff as ad
+from aotdiff.runtime.compiler import Compiler
 from aotdiff.runtime.function import Function
 from aotdiff.runtime.gpu.device_function import default_name
 from aotdiff.runtime.gpu.numba_text import c_signature, wrapper
@@ -226,6 +227,18 @@ def test_recursion_is_refused(m: Any) -> None:
     with pytest.raises(ad.CompileError, match="`down` calls itself") as caught:
         m.down.device_code()
     assert caught.value.diagnostics[0].line == 27
+
+
+def test_recursion_is_refused_before_anything_is_differentiated(m: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Compiler, "expand", None)
+    with pytest.raises(ad.CompileError, match="`down` calls itself"):
+        m.down.grad().device_code()
+
+
+def test_recursion_that_is_never_reached_is_none() -> None:
+    text = "fn down(x: f64) -> f64 = if x > 1.0 { down(x / 2.0) } else { x }\n"
+    text += "fn f(x: f64) -> f64 {\n let unused = down(x)\n x * x\n}"
+    assert "calls itself" not in ad.compile_source(text).f.grad().device_code().ptx
 
 
 def test_wrong_architectures_and_names(m: Any) -> None:

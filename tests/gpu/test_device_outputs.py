@@ -9,6 +9,7 @@ import pytest
 
 import aotdiff as ad
 from aotdiff.runtime.gpu.devices import device as device_of
+from tests.gpu.foreign import Foreign, there
 
 PROGRAM = """
 fn scaled(x: f64[n], k: f64) -> f64[n] = [k * a * a for a in x]
@@ -25,20 +26,6 @@ Y = np.array([1.0, 3.0, -1.0, 2.0])
 @pytest.fixture(scope="module")
 def m() -> Any:
     return ad.compile_source(PROGRAM, target="emulated", name="outputs.grad")
-
-
-def there(x: Any, requires_grad: bool = False, dtype: Any = None) -> ad.Tensor:
-    return ad.tensor(x, dtype, requires_grad, device="emulated")
-
-
-class Foreign:
-    """Another library's array on the device."""
-
-    def __init__(self, t: ad.Tensor, stream: Any = None, **changes: Any) -> None:
-        self.kept = t
-        said = dict(t.__cuda_array_interface__, **changes)
-        said["stream"] = device_of("emulated").handle(stream) if stream is not None else None
-        self.__cuda_array_interface__ = said
 
 
 def values(t: ad.Tensor) -> np.ndarray:

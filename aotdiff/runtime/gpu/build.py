@@ -18,6 +18,7 @@ from aotdiff.runtime.centry import c_arguments
 from aotdiff.runtime.errors import DeviceError
 from aotdiff.runtime.function import Chain, chain_places
 from aotdiff.runtime.gpu.built import FORMAT
+from aotdiff.runtime.gpu.device_function import thread_graph
 from aotdiff.runtime.gpu.stages import plan_text
 from aotdiff.runtime.interface import Interface, derive
 
@@ -128,8 +129,8 @@ def device_build(made: Plan, arch: str, opt: int) -> DeviceBuild:
         derived = f
         for form, names, tupled in chain:
             derived = derive(derived, form, names, tupled)
-        graph, symbol = made.compiler.optimized(f.name, chain_places(f, chain), entry.real)
         try:
+            graph, symbol = thread_graph(made.compiler, f.name, chain_places(f, chain), entry.real)
             text, code = device_text(graph, symbol, name, device_target(), made.compiler.codegen_options(), False)
         except Refused as reason:
             refused[name] = str(reason)

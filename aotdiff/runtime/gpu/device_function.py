@@ -18,7 +18,7 @@ import numpy as np
 
 from aotdiff.codegen import driver
 from aotdiff.codegen.context import KIND_NUMBERS
-from aotdiff.codegen.gpu.device import DeviceCode, OneThread, Refused, device_code, device_text
+from aotdiff.codegen.gpu.device import DeviceCode, OneThread, Refused, device_code, device_text, recursion
 from aotdiff.codegen.gpu.libdevice import MissingLibdevice
 from aotdiff.codegen.gpu.nvptx import DEFAULT_ARCH, checked_arch
 from aotdiff.codegen.loader import Native, load
@@ -28,7 +28,8 @@ from aotdiff.runtime.interface import leaves
 
 if TYPE_CHECKING:
     from aotdiff.ir.graph import Loc
-    from aotdiff.runtime.compiler import Compiler
+    from aotdiff.ir.graph import Module as Graph
+    from aotdiff.runtime.compiler import Compiler, Places
     from aotdiff.runtime.function import Function
 
 
@@ -43,13 +44,27 @@ def code_of(f: Function, name: str | None, arch: str | None, real: str | None, w
     name = name or default_name(f.name)
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ValueError(f"a device function's name is an identifier in ASCII, not {name!r}")
-    graph, symbol = compiler.optimized(root, places, real or compiler.options.real)
     try:
+        graph, symbol = thread_graph(compiler, root, places, real or compiler.options.real)
         return device_code(graph, symbol, name, arch or DEFAULT_ARCH, compiler.codegen_options(), workspace)
     except Refused as refused:
         raise located(compiler, f"{f.name} cannot be a device function: {refused.message}", refused.loc) from None
     except MissingLibdevice as missing:
         raise DeviceError(str(missing)) from None
+
+
+def thread_graph(compiler: Compiler, root: str, places: Places, real: str) -> tuple[Graph, str]:
+    """The optimised graph of what one thread is to run; `Refused` before it is differentiated where it calls itself."""
+    from aotdiff.passes.inline import recursive_functions
+    from aotdiff.passes.pipeline import CLEANUP, run
+    from aotdiff.runtime.compiler import subset
+
+    graph, name = compiler.derivative(root, places, real)
+    run(graph, CLEANUP)  # what is never called may
+    graph = subset(graph, [name])
+    for each in sorted(recursive_functions(graph)):
+        raise recursion(graph.funcs[each])
+    return compiler.optimized(root, places, real)
 
 
 def workspace_of(f: Function, args: Sequence[Any], real: str) -> int:
@@ -83,9 +98,9 @@ def workspace_of(f: Function, args: Sequence[Any], real: str) -> int:
 def _on_host(f: Function, real: str) -> Native:
     """The device function as code for this machine."""
     compiler, root, places = f.recipe()
-    graph, symbol = compiler.optimized(root, places, real)
     target = OneThread(llvm.get_process_triple(), {}, False)
     try:
+        graph, symbol = thread_graph(compiler, root, places, real)
         text, _ = device_text(graph, symbol, "device_on_host", target, compiler.codegen_options(), True)
     except Refused as refused:
         raise located(compiler, f"{f.name} cannot be a device function: {refused.message}", refused.loc) from None
