@@ -115,6 +115,10 @@ def random_arguments(f: Interface, sizes: dict[str, int], seed: int) -> list[Any
     if missing:
         example = ",".join(f"{name}=4" for name in missing)
         raise UsageError(f"--random needs a value for {', '.join(missing)}: --random {example}")
+    whole = {p.name for p in f.parameters if all(leaf.element == "i64" for leaf in leaves(p.kind))}
+    for name in sizes.keys() - wanted - whole:
+        known = ", ".join(sorted(wanted | whole)) or "none"
+        raise UsageError(f"--random: {f.name} has no size and no i64 parameter {name!r}; it has {known}")
     return [_random(p.kind, p.name, sizes, rng) for p in f.parameters]
 
 

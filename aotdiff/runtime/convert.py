@@ -69,9 +69,10 @@ def flatten(place: Place, kind: Kind, value: Any, out: list[Any]) -> None:
 def describe(value: Any) -> str:
     """A value in a message: its type, and its shape if it is an array."""
     if isinstance(value, np.ndarray):
+        article = "an" if value.dtype.name[0] in "io" else "a"  # an int64, an object
         if value.ndim == 0:
-            return f"a {value.dtype} array of no dimensions"
-        return f"a {value.dtype} array of shape {value.shape}"
+            return f"{article} {value.dtype} array of no dimensions"
+        return f"{article} {value.dtype} array of shape {value.shape}"
     if isinstance(value, (bool, int, float, np.generic)):
         return f"{type(value).__name__} {value!r}" if not isinstance(value, np.generic) else f"{value.dtype} {value}"
     if value is None:

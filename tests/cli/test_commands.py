@@ -46,6 +46,7 @@ def test_version(cli):
         ["opt"],
         ["gradcheck", "ok.grad", "total", "[1.0]", "2", "--order", "0"],
         ["gradcheck", "ok.grad", "total", "--random", "n=-3"],
+        ["gradcheck", "ok.grad", "total", "--random", "n=3,rows=2"],
         ["graph", "ok.grad", "total", "-o", "x.svg", "--order", "-1"],
         ["graph", "lib.so", "total", "-o", "x.svg"],
         ["emit", "lib.so", "total", "--stage", "ssa"],
