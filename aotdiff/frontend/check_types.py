@@ -67,6 +67,7 @@ class TypeReader:
         self.visible = visible
         self.real = real
         self.failed = False  # whether a size had an error
+        self.in_function_type = False
         self.constant_size: Callable[[ast.Name], Size] = lambda node: UNKNOWN  # of a top-level constant
 
     def read(self, node: ast.TypeExpr, scope: Scope) -> Type:
@@ -82,8 +83,10 @@ class TypeReader:
         if isinstance(node, ast.TupleType):
             return Tuple(tuple(self.read(element, scope) for element in node.elements))
         if isinstance(node, ast.FunctionType):
+            outside, self.in_function_type = self.in_function_type, True
             parameters = tuple(self.read(parameter, scope) for parameter in node.parameters)
             result = self.read(node.result, scope)
+            self.in_function_type = outside
             if isinstance(result, Function):
                 self.reporter.error(node.result.span, "a function cannot be the result of a function")
                 result = ERROR
@@ -182,7 +185,10 @@ class TypeReader:
         known = [name for name in scope.all_names() if (b := scope.find(name)) is not None and b.type is I64]
         hint = suggest(node.name, known)
         message = f"no parameter gives the size `{node.name}`" + (f"; {hint}" if hint else "")
-        return self.fail(node.span, message, ["a size name is bound by a dimension of a parameter's array type"])
+        notes: list[Note | str] = ["a size name is bound by a dimension of a parameter's array type"]
+        if self.in_function_type:
+            notes = [f"a function type binds no sizes: a parameter `{node.name}: i64` gives this one"]
+        return self.fail(node.span, message, notes)
 
 
 _SIZE_OPERATORS: dict[str, Callable[[Size, Size], Size]] = {

@@ -541,6 +541,11 @@ fn f(x: f64[n]) -> f64[n] = x[1..]
         ["an array does not grow in place: `a = concat(x, [v])`"],
     ),
     (
+        "fn f(r: fn(f64[d]) -> f64[n], x: f64[d]) -> f64 = sum(r(x))",
+        ["1:27: no parameter gives the size `n`"],
+        ["a function type binds no sizes: a parameter `n: i64` gives this one"],
+    ),
+    (
         "fn f(x: f64[n]) -> f64[n] = map(sin, x)",
         ['1:29: unknown name "map"; write "[f(v) for v in x]"'],
         [],
@@ -920,7 +925,7 @@ derivative vjp f = |x, ct| ct
             "1:16: no parameter gives the size `m`",
         ],
         [
-            "a size name is bound by a dimension of a parameter's array type",
+            "a function type binds no sizes: a parameter `m: i64` gives this one",
         ],
     ),
     (
