@@ -116,3 +116,27 @@ def test_samples_without_optimisation(path: Path) -> None:
     for f in functions(path, 0):
         for ptx in kernels_of(f, 0, ("sm_80",)):
             assert machine_code([ptx], "sm_80").cubin.startswith(b"\x7fELF")
+
+
+# Small matrices, one a thread ----------------------------------------------------------------------------------
+
+BATCHED = """
+fn solves(a: f64[b, {k}, {k}], y: f64[b, {k}]) -> f64[b, {k}] = [solve(a[i, :, :], y[i, :]) for i in 0..b]
+fn inverses(a: f64[b, {k}, {k}]) -> f64[b, {k}, {k}] = [inv(a[i, :, :]) for i in 0..b]
+fn factors(a: f64[b, {k}, {k}]) -> f64[b, {k}, {k}] = [cholesky(a[i, :, :]) for i in 0..b]
+fn volumes(a: f64[b, {k}, {k}]) -> f64[b] = [logdet(a[i, :, :]) for i in 0..b]
+"""
+# The most that a thread may spill, in bytes: 8 x 8 numbers and their adjoints have 256 registers, one more than a
+# thread. Up to 6 x 6 nothing is spilled. (Rows that pivots choose are indexed, and in local memory anyway.)
+SPILLED = {(8, "solves"): 288, (8, "factors"): 160}
+NAMES = ("solves", "inverses", "factors", "volumes")
+
+
+@needs_machine_code
+@pytest.mark.parametrize(("k", "name"), [*((4, name) for name in NAMES), (8, "solves"), (8, "factors")])
+def test_small_matrices(k: int, name: str) -> None:
+    f = ad.compile_source(BATCHED.format(k=k), target="cuda")[name]
+    for g in (f, f.vjp("a")):
+        (ptx,) = kernels_of(g, 3, ("sm_90",))
+        spilled = machine_code([ptx], "sm_90").spills()
+        assert max(spilled.values(), default=0) <= (SPILLED.get((k, name), 0) if g is not f else 0), (g.name, spilled)
