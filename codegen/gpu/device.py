@@ -20,6 +20,7 @@ from aotdiff.codegen.calls import EntryEmitter, InternalEmitter, entry_name
 from aotdiff.codegen.cstate import PLACED
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.gpu.nvptx import DEFAULT_ARCH, NvptxTarget, emit_ptx
+from aotdiff.codegen.gpu.order import order
 from aotdiff.codegen.loader import Options
 from aotdiff.codegen.module import ModuleText
 from aotdiff.codegen.records import RecordFunctions
@@ -177,10 +178,12 @@ def device_code(
 def device_text(
     graph: Module, function: str, name: str, target: OneThread, options: Options, workspace: bool
 ) -> tuple[str, DeviceCode]:
-    """Its LLVM text for any target, and what it is but for the PTX."""
+    """Its LLVM text for any target, and what it is but for the PTX. Orders the operations of the graph, in place."""
     for each in sorted(recursive_functions(graph, call_order(graph, [function]))):
         raise recursion(graph.funcs[each])
     func = graph.funcs[function]
+    for each in graph.funcs.values():
+        order(each.body)
     module = DeviceModule(graph, target, options, workspace)
     if workspace:
         module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")

@@ -56,7 +56,7 @@ def bitcode() -> bytes:
 
 def missing(symbols: list[str]) -> MissingLibdevice:
     """The error for code that needs these functions."""
-    shown = ", ".join(s.removeprefix("__nv_") for s in symbols[:6]) + (", ..." if len(symbols) > 6 else "")
+    shown = ", ".join(s.removeprefix("__nv_") for s in sorted(symbols)[:6]) + (", ..." if len(symbols) > 6 else "")
     return MissingLibdevice(
         f"PTX of {shown} needs NVIDIA's libdevice, which is not installed: `pip install nvidia-nvvm` "
         "(or `pip install aotdiff[cuda]`); functions of arithmetic, sqrt, abs, floor, min and max alone do without it"

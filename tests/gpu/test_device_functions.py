@@ -253,7 +253,7 @@ def test_wrong_architectures_and_names(m: Any) -> None:
 
 def test_without_libdevice_the_error_names_the_wheel(m: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvptx.libdevice, "find", lambda: None)
-    with pytest.raises(ad.DeviceError, match="PTX of exp, sin, pow needs .*pip install nvidia-nvvm"):
+    with pytest.raises(ad.DeviceError, match="PTX of exp, pow, sin needs .*pip install nvidia-nvvm"):
         m.wave.device_code()
     assert "poly" in m.poly.device_code().ptx
 
