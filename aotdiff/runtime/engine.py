@@ -15,7 +15,7 @@ import numpy as np
 from aotdiff.runtime import accumulate, recorded
 from aotdiff.runtime.gradmode import switch
 from aotdiff.runtime.graph_nodes import Edge, Node
-from aotdiff.runtime.tensor import Tensor, wrap
+from aotdiff.runtime.tensor import Tensor, type_name, wrap
 from aotdiff.runtime.tensor_methods import Later
 from aotdiff.runtime.walk import Walk, check
 
@@ -192,7 +192,7 @@ def _sequence(value: Any, name: str) -> list[Tensor]:
         raise RuntimeError(f"{name} cannot be empty")
     for item in items:
         if not isinstance(item, Tensor):
-            raise NotATensor(f"{name} takes tensors, not a {type(item).__name__}")
+            raise NotATensor(f"{name} takes tensors, not a {type_name(item)}")
     return items
 
 
@@ -209,7 +209,7 @@ def _inputs(inputs: Any) -> list[Tensor]:
         raise RuntimeError("inputs cannot be empty: leave it out to reach all leaves")
     for item in items:
         if not isinstance(item, Tensor):
-            raise NotATensor(f"inputs takes tensors, not a {type(item).__name__}")
+            raise NotATensor(f"inputs takes tensors, not a {type_name(item)}")
         if not item._needs:
             raise RuntimeError("one of the inputs does not require grad: its requires_grad is False")
     return items
@@ -242,7 +242,7 @@ def _seed(root: Tensor, gradient: Any, create: bool, names: tuple[str, str]) -> 
             one = device_tensors.put(data.device, one)
         return wrap(one) if create else one
     if type(gradient) is not Tensor:
-        raise TypeError(f"{names[1]} is a Tensor or None, not a {type(gradient).__name__}")
+        raise TypeError(f"{names[1]} is a Tensor or None, not a {type_name(gradient)}")
     return _given(root, gradient, create, names[1])
 
 

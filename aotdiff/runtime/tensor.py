@@ -19,6 +19,7 @@ from aotdiff.runtime.graph_nodes import Cell, Hook, Node, watch_of
 from aotdiff.runtime.tensor_methods import Later, Methods
 
 _F64 = np.dtype(np.float64)
+_LANGUAGE = {"f64": "float64", "f32": "float32", "i64": "int64"}  # the language's names of dtypes
 Shape = tuple[int, ...]
 _engine: Any = Later("engine")
 
@@ -235,7 +236,7 @@ class Tensor(Methods):
 
     def _check_grad(self, value: Any) -> None:
         if not isinstance(value, Tensor):
-            raise TypeError(f".grad takes a Tensor or None, not a {type(value).__name__}")
+            raise TypeError(f".grad takes a Tensor or None, not a {type_name(value)}")
         if value is self:
             raise RuntimeError("a tensor cannot be its own .grad")
         if value.shape != self.shape:
@@ -347,6 +348,12 @@ def _placed(data: Any, dtype: Any, device: str | None) -> Tensor:
     return wrap(place) if device in (None, "cpu") else Tensor(place)
 
 
+def type_name(value: Any) -> str:
+    """The type of a value in a message: `list`, `torch.Tensor`."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__name__}"
+
+
 def _unwrapped(data: Any) -> Any:
     """Nested lists with the tensors in them replaced by their values."""
     if isinstance(data, (list, tuple)):
@@ -357,8 +364,10 @@ def _unwrapped(data: Any) -> Any:
 def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None) -> Tensor:
     """A new leaf with a copy of numbers, (nested) lists or an array; floats are float64 where nothing else says so.
 
-    It is where the data is, or on `device`: "cpu" or "cuda".
+    `dtype` is numpy's, or a name of the language ("f32"). It is where the data is, or on `device`: "cpu" or "cuda".
     """
+    if isinstance(dtype, str):
+        dtype = _LANGUAGE.get(dtype, dtype)
     if device is None and not getattr(data, "on_device", False):
         made = wrap(_array(data, dtype))
     else:

@@ -8,6 +8,8 @@ from collections import UserDict
 import pytest
 from common import C, T, mul, sincos, square, triple, values
 
+import aotdiff as ad
+
 
 @pytest.fixture(autouse=True)
 def quiet():
@@ -213,3 +215,9 @@ def test_b100_its_own_buffer():
     h.reshape(2).backward(g)
     h.grad[0] = 50.0
     assert values(x.grad) == [1.0, 1.0] and values(g) == [1.0, 1.0]
+
+
+def test_a_tensor_of_another_library_is_named_in_full():
+    foreign = type("Tensor", (), {"__module__": "torch"})()
+    with pytest.raises(TypeError, match=r"inputs takes tensors, not a torch\.Tensor"):
+        ad.grad(square(T(2.0)), [foreign])

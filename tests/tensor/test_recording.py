@@ -195,3 +195,7 @@ def test_nested_arguments_and_results():
     b.grad = None
     second.sum().backward()
     assert values(b.grad) == [4.0, 4.0]
+
+
+def test_dtypes_have_the_names_of_the_language_too():
+    assert [ad.tensor([1.0], dtype=name).dtype for name in ("f32", "f64", "i64")] == [np.float32, np.float64, np.int64]
