@@ -10,7 +10,7 @@ from aotdiff.frontend import ast, types
 from aotdiff.frontend.diagnostics import Diagnostics
 from aotdiff.frontend.lower_arrays import cast
 from aotdiff.frontend.lower_branches import Flag, FunctionExit, exits, static_free
-from aotdiff.frontend.lower_context import Context, is_function
+from aotdiff.frontend.lower_context import LINALG, Context, is_function
 from aotdiff.frontend.lower_functions import Inlined, apply, apply_pattern, bind_size_names
 from aotdiff.frontend.lower_sizes import (
     Symbols,
@@ -25,11 +25,9 @@ from aotdiff.frontend.lower_sizes import (
 )
 from aotdiff.frontend.lower_statements import annotated
 from aotdiff.frontend.lower_values import NEVER, Function, Item, Named, depth, key, rebuilt
-from aotdiff.frontend.program import STD_FOLDER
 from aotdiff.ir.graph import Func, Loc, Module, Region, Value
 from aotdiff.ir.types import Type, is_differentiable
 
-_LINALG = str(STD_FOLDER / "linalg.grad")
 _DEEPEST = 24  # functions inside functions, before a recursion counts as endless
 
 
@@ -106,8 +104,8 @@ class Lowering:
             region.add_arg(value.type, value.name)
         results = [graph_type(cx, leaf, real) for leaf in type_leaves(signature.result)]
         attrs: dict[str, Any] = {"export": True} if public is not None else {}
-        if node.name_span.path == _LINALG:
-            attrs["inline"] = "small"  # their code is long, and called in several places
+        if node.name_span.path == LINALG and _has_loop(node):
+            attrs["inline"] = "small"  # long code that is called in several places
         return self.module.add(Func(name, region, results, attrs, loc))
 
     def define(self, f: Named, func: Func, functions: Sequence[Function], extra: int, classes: Sequence[int]) -> None:
@@ -270,3 +268,7 @@ def _return_tail(cx: Context, body: ast.Expr) -> None:
         tail = ast.Return(block.value.span, block.value)
         block = ast.Block(block.span, [*block.statements, tail], None)
     cx.expr(block)
+
+
+def _has_loop(node: ast.Function) -> bool:
+    return isinstance(node.body, ast.Block) and any(isinstance(s, ast.For) for s in node.body.statements)

@@ -54,7 +54,7 @@ PREPARE = (
 CLEANUP = ("canonicalize", "cse", "dce")
 
 _SCALAR = (
-    *("drop-unused-functions", "strip", "widen-sums", "inline-small", *CLEANUP, "drop-unused-functions"),
+    *("strip", "drop-unused-functions", "widen-sums", "inline-small", *CLEANUP, "drop-unused-functions"),
     "widen-handles",
 )
 _LOOPS = (
@@ -69,7 +69,7 @@ _LOOPS = (
 
 # After differentiation, by optimisation level.
 PIPELINES: dict[int, tuple[str, ...]] = {
-    0: ("drop-unused-functions", "strip", "widen-sums", "widen-handles", "widen-long-sums"),
+    0: ("strip", "drop-unused-functions", "widen-sums", "widen-handles", "widen-long-sums"),
     1: (*_SCALAR, "widen-long-sums", *CLEANUP),
     2: (*_SCALAR, *_LOOPS),
     3: (*_SCALAR, *_LOOPS),

@@ -7,8 +7,10 @@ from aotdiff.ir.rewrite import map_ops, substitute
 from aotdiff.passes.registry import register_local
 
 
-@register_local("strip", "Remove `stop_gradient`, which means nothing once derivatives are expanded.")
+@register_local("strip", "Remove `stop_gradient` and derivative rules, which mean nothing once these are expanded.")
 def strip(module: Module, func: Func) -> None:
+    for rule in ("vjp", "jvp"):
+        func.attrs.pop(rule, None)
     env = {}
 
     def visit(op: Op) -> bool:

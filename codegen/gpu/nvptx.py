@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import llvmlite.binding as llvm
 from aotdiff.codegen.gpu import libdevice
 from aotdiff.codegen.gpu.target import GpuTarget
-from aotdiff.codegen.loader import LOCK, CodegenError
+from aotdiff.codegen.loader import LOCK, CodegenError, initialize_all
 from aotdiff.codegen.text import symbol
 
 if TYPE_CHECKING:
@@ -114,14 +114,8 @@ def arch_of(major: int, minor: int) -> str:
 
 
 @functools.cache
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-
-
-@functools.cache
 def _machine(arch: str, opt: int) -> llvm.TargetMachine:
-    _initialize()
+    initialize_all()
     return llvm.Target.from_triple(TRIPLE).create_target_machine(cpu=checked_arch(arch), features="", opt=opt)
 
 
