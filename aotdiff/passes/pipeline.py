@@ -28,6 +28,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     induction,
     inline,
     lift_accumulators,
+    map_loops,
     merge_accumulators,
     merge_branches,
     parallel_loops,
@@ -47,7 +48,7 @@ __all__ = ["CLEANUP", "PASSES", "PIPELINES", "PREPARE", "Pass", "optimize", "reg
 # Before differentiation: small ordinary code, derivative rules and `stop_gradient` still in place.
 PREPARE = (
     *("inline", "canonicalize", "cse", "induction", "canonicalize", "cse", "dce"),
-    *("specialize-sizes", "sink-arms"),
+    *("specialize-sizes", "sink-arms", "map-loops"),
 )
 
 # After each round of differentiation.
@@ -59,7 +60,8 @@ _SCALAR = (
 )
 _LOOPS = (
     *("specialize-sizes", "drop-unused-functions"),
-    *("induction", "bounds", *CLEANUP, "hoist-checks", "hoist", "fuse", *CLEANUP, "fuse-loops", *CLEANUP),
+    *("induction", "bounds", *CLEANUP, "map-loops", "hoist-checks", "hoist"),
+    *("fuse", *CLEANUP, "fuse-loops", *CLEANUP),
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", "blocks", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),

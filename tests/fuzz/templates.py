@@ -134,6 +134,22 @@ VECTOR: list[tuple[float, str]] = [
     (1, "sum(<f[$D]; $i:$E> for $i in 0..$E)"),
     (1, "diag(<f[$D,$D]>)"),
     (0.7, "solve(2.0 * eye($D) + tanh(0.2 * <f[$D,$D]>), <f[$D]>)"),
+    (1, "{ var $v = <f[$D]>\n for $i in <pick 0 1>..$D { $v[$i] = <f; $i:$D>\n }\n $v }"),
+    (
+        1,
+        "{ let $u = <f[$D]>\n var $v = $u\n for $i in 1..$D { if <b; $i:$D> { $v[$i] = sin($u[$i - 1] + <f; $i:$D>)\n }"
+        " else { $v[$i] *= cos(<f; $i:$D>)\n } }\n $v }",
+    ),
+    (
+        1,
+        "{ var $v = <f[$D]>\n for $i in 0..$D-1 { $v[$i + 1] = sin($v[$i + 1])\n"
+        " if <b; $i:$D> { $v[$i + 1] = <f; $i:$D>\n }\n }\n $v }",
+    ),
+    (
+        1,
+        "{ var $v = <f[$D]>\n for $i in 0..$D { for $j in 0..$E { $v[$i] = 0.5 * $v[$i] + sin(<f; $i:$D; $j:$E>)\n }\n"
+        " }\n $v }",
+    ),
 ]
 
 VECTOR_FORMS: list[tuple[float, str]] = [
@@ -161,6 +177,16 @@ MATRIX: list[tuple[float, str]] = [
     (1, "softmax(<f[$D,$E]>, axis = 1)"),
     (1, "flip(<f[$D,$E]>, axis = 0)"),
     (1, "reshape(<f[$E,$D]>, $D, $E)"),
+    (
+        1,
+        "{ let $u = <f[$D,$E]>\n var $v = $u\n for $i in 0..$D { for $j in 1..$E { $v[$i, $j] = $u[$i, $j - 1] *"
+        " <f; $i:$D; $j:$E>\n }\n }\n $v }",
+    ),
+    (
+        1,
+        "{ var $v = <f[$D,$E]>\n for $j in 0..$E { for $i in <pick 0 1>..$D { if <b; $i:$D; $j:$E> { $v[$i, $j] = "
+        "<f; $i:$D; $j:$E>\n }\n }\n }\n $v }",
+    ),
 ]
 
 MATRIX_FORMS: list[tuple[float, str]] = [
