@@ -126,17 +126,15 @@ fn inverses(a: f64[b, {k}, {k}]) -> f64[b, {k}, {k}] = [inv(a[i, :, :]) for i in
 fn factors(a: f64[b, {k}, {k}]) -> f64[b, {k}, {k}] = [cholesky(a[i, :, :]) for i in 0..b]
 fn volumes(a: f64[b, {k}, {k}]) -> f64[b] = [logdet(a[i, :, :]) for i in 0..b]
 """
-# The most that a thread may spill, in bytes: 8 x 8 numbers and their adjoints have 256 registers, one more than a
-# thread. Up to 6 x 6 nothing is spilled. (Rows that pivots choose are indexed, and in local memory anyway.)
-SPILLED = {(8, "solves"): 288, (8, "factors"): 160}
 NAMES = ("solves", "inverses", "factors", "volumes")
 
 
 @needs_machine_code
-@pytest.mark.parametrize(("k", "name"), [*((4, name) for name in NAMES), (8, "solves"), (8, "factors")])
+@pytest.mark.parametrize("k", [4, 8])
+@pytest.mark.parametrize("name", NAMES)
 def test_small_matrices(k: int, name: str) -> None:
+    """Nothing is spilled. Rows that pivots choose are indexed, and in local memory anyway."""
     f = ad.compile_source(BATCHED.format(k=k), target="cuda")[name]
     for g in (f, f.vjp("a")):
         (ptx,) = kernels_of(g, 3, ("sm_90",))
-        spilled = machine_code([ptx], "sm_90").spills()
-        assert max(spilled.values(), default=0) <= (SPILLED.get((k, name), 0) if g is not f else 0), (g.name, spilled)
+        assert not machine_code([ptx], "sm_90").spills(), g.name
