@@ -294,12 +294,8 @@ class EntryEmitter(FunctionEmitter):
         return f"{body}\n{stack.entry(name, inner, params)}"
 
     def _fail(self, code: str) -> list[str]:
-        return [*self._reset(), f"ret i32 {code}"]
-
-    def _reset(self) -> list[str]:
-        """Instructions that give everything allocated back."""
         self.module.need("aot.reset")
-        return ["call void @aot.reset(ptr %ctx)"]
+        return ["call void @aot.reset_all(ptr %ctx)", f"ret i32 {code}"]
 
     def _parameters(self) -> list[str]:
         params = []
@@ -333,8 +329,8 @@ class EntryEmitter(FunctionEmitter):
             self.check_same_dims(found.dims, tuple(f"%r{j}_{axis}" for axis in range(value.type.rank)))
             if found.ptr != f"%r{j}":
                 self.copy_array(f"%r{j}", found)
-        for line in self._reset():
-            self.do(line)
+        self.module.need("aot.reset")
+        self.do("call void @aot.reset(ptr %ctx)")
         self.do("ret i32 0")
 
 

@@ -96,7 +96,9 @@ def optimise(text: str, options: Options) -> llvm.ModuleRef:
     except RuntimeError as error:
         raise CodegenError(f"LLVM refused the module: {error}") from None
     parsed.data_layout = str(machine.target_data)
-    tuning = llvm.create_pipeline_tuning_options(speed_level=options.opt)
+    # What LLVM does at its level 3 besides (copies of loops for each outcome of a condition) takes a sixth of the time
+    # that compiling takes, and none of the benchmarks is faster for it.
+    tuning = llvm.create_pipeline_tuning_options(speed_level=min(options.opt, 2))
     tuning.loop_vectorization = options.opt > 1
     # Where there are strips the scalar code left over is not worth the time, which can be most of all.
     tuning.slp_vectorization = options.opt > 1 and " x double>" not in text and " x float>" not in text

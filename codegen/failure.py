@@ -10,28 +10,41 @@ from aotdiff.codegen import context
 from aotdiff.ir.graph import Loc
 
 if TYPE_CHECKING:
+    from aotdiff.codegen.module import ModuleText
     from aotdiff.codegen.valuetext import ValueText
 
 
-def report(
-    fe: ValueText, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]
-) -> list[str]:
+def report(fe: ValueText, kind: str, loc: Loc | None, message: str, values: Sequence[tuple[str, str]]) -> list[str]:
     """Instructions that write an error into the context and leave the function. Values are (LLVM type, name)."""
     prefix = f"{loc.path}:{loc.line}: " if loc else ""
     text, order = _printf_format(prefix, message, [t for t, _ in values])
     number = context.KIND_NUMBERS[kind]
-    line, where = fe.name(), fe.name()
-    number_of_line, format_ = fe.located(loc.line if loc else 0, text)
+    line, format_ = fe.located(loc.line if loc else 0, text)
     args = "".join(f", {values[i][0]} {values[i][1]}" for i in order)
-    fe.module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
-    return [
-        f"store i32 {number}, ptr %ctx",
-        f"{line} = getelementptr i8, ptr %ctx, i64 {context.LINE}",
-        f"store i32 {number_of_line}, ptr {line}",
-        f"{where} = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}",
-        f"call i32 (ptr, i64, ptr, ...) @snprintf(ptr {where}, i64 {context.MESSAGE_SIZE}, ptr {format_}{args})",
-        *fe.fail_return(str(number)),
-    ]
+    name = _writer(fe.module, [values[i][0] for i in order])
+    call = f"call void {name}(ptr %ctx, i32 {number}, i32 {line}, ptr {format_}{args})"
+    return [call, *fe.fail_return(str(number))]
+
+
+def _writer(module: ModuleText, types: Sequence[str]) -> str:
+    """The function that writes an error with values of these types: code that hardly ever runs is there once."""
+    name = "@aot.fail" + "".join("." + type_ for type_ in types)
+
+    def make() -> str:
+        module.declare("declare i32 @snprintf(ptr, i64, ptr, ...)")
+        given = "".join(f", {type_} %a{n}" for n, type_ in enumerate(types))
+        return f"""define internal void {name}(ptr %ctx, i32 %kind, i32 %line, ptr %text{given}) #1 {{
+entry:
+  store i32 %kind, ptr %ctx
+  %lineat = getelementptr i8, ptr %ctx, i64 {context.LINE}
+  store i32 %line, ptr %lineat
+  %message = getelementptr i8, ptr %ctx, i64 {context.MESSAGE}
+  call i32 (ptr, i64, ptr, ...) @snprintf(ptr %message, i64 {context.MESSAGE_SIZE}, ptr %text{given})
+  ret void
+}}"""
+
+    module.define(name, make)
+    return name
 
 
 def _printf_format(prefix: str, message: str, types: Sequence[str]) -> tuple[str, list[int]]:

@@ -8,6 +8,7 @@ from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.handing import adopt, closure, hand_out
 from aotdiff.codegen.par import hint_slots, inner_sizes, store_slot
+from aotdiff.codegen.text import trips
 from aotdiff.codegen.values import Buffer, Ref, Scope, element_size
 
 from aotdiff.ir.graph import Op, Region, Value
@@ -325,6 +326,7 @@ class _Loop:
         self.before = fe.block_name
         fe.jump(self.head)
         fe.start(self.head)
+        self.since, self.trips = fe.size(), 0
         self.k = fe.name()
         fe.nonneg.add(self.k)
         self.hole = fe.hole()
@@ -374,7 +376,7 @@ class _Loop:
             for (type_, name, start), new in zip(carry.phis, carry.following, strict=True):
                 lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
         fe.fill(self.hole, *lines)
-        fe.back(self.head)
+        fe.back(self.head, None, self.trips, self.since)
         fe.start(self.exit)
 
     def finish(self, count: str) -> None:
@@ -403,6 +405,7 @@ def emit_for(fe: FunctionEmitter, op: Op) -> None:
         for c, (arg, init) in enumerate(pairs)
     ]
     loop = _Loop(fe, op, made, maps)
+    loop.trips = trips("0", limit, 1)
     body = fe.label("body")
     fe.branch(fe.op(f"icmp slt i64 {loop.k}, {limit}"), body, loop.exit)
     fe.start(body)

@@ -180,8 +180,11 @@ class ModuleText:
             *groups,
             '!0 = !{!"branch_weights", i32 2000, i32 1}',
             '!1 = !{!"branch_weights", i32 1, i32 2000}',
-            "!2 = distinct !{!2, !3}",
+            "!2 = distinct !{!2, !3, !4}",
             '!3 = !{!"llvm.loop.unroll.disable"}',
+            '!4 = !{!"llvm.loop.vectorize.enable", i1 false}',
+            "!5 = distinct !{!5, !6}",
+            '!6 = !{!"llvm.loop.unroll.full"}',
         ]
         return "\n".join(parts) + "\n"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aotdiff.codegen import checks
 from aotdiff.codegen.function import FunctionEmitter
-from aotdiff.codegen.text import is_literal
+from aotdiff.codegen.text import is_literal, trips
 from aotdiff.codegen.values import Ref
 
 from aotdiff.ir.graph import Op, Region, Value
@@ -197,12 +197,13 @@ class Level:
     def __init__(
         self, fe: FunctionEmitter, extent: str, states: list[tuple[str, str]], step: int | str = 1, start: str = "0"
     ):
-        self.step, self.start = step, start
+        self.step, self.start, self.extent = step, start, extent
         self.head, self.body, self.exit = fe.label("par"), fe.label("body"), fe.label("done")
         self.before = fe.block_name
         self.starts = states
         fe.jump(self.head)
         fe.start(self.head)
+        self.since = fe.size()
         self.index = fe.name()
         self.accumulators = [fe.name() for _ in states]
         self.hole = fe.hole()
@@ -212,7 +213,7 @@ class Level:
     def close(self, fe: FunctionEmitter, following: list[str], rolled: bool = False) -> None:
         """Back to the header with the accumulators of this iteration; then stand behind the loop.
 
-        rolled: LLVM is not to unroll it.
+        rolled: LLVM is neither to unroll nor to vectorise it.
         """
         step = fe.op(f"add nuw nsw i64 {self.index}, {self.step}")
         lines = [f"{self.index} = phi i64 [ {self.start}, %{self.before} ], [ {step}, %{fe.block_name} ]"]
@@ -220,7 +221,7 @@ class Level:
             lines.append(f"{name} = phi {type_} [ {start}, %{self.before} ], [ {new}, %{fe.block_name} ]")
         fe.fill(self.hole, *lines)
         before, fe.rolled = fe.rolled, fe.rolled or rolled
-        fe.back(self.head)
+        fe.back(self.head, None, trips(self.start, self.extent, self.step), self.since)
         fe.rolled = before
         fe.start(self.exit)
 

@@ -103,16 +103,15 @@ class ScalarText(Text):
         lanes = self.lanes
         if lanes == width:
             return call(list(args))
-        t = LLVM_TYPES[kind]
-        whole, result = f"<{lanes} x {t}>", "poison"
+        t, parts = LLVM_TYPES[kind], []
+        whole = f"<{lanes} x {t}>"
         for start in range(0, lanes, width):
             picked = "<" + ", ".join(f"i32 {start + n}" for n in range(width)) + ">"
             part = [self.op(f"shufflevector {whole} {a}, {whole} poison, <{width} x i32> {picked}") for a in args]
-            found = call(part)
-            spread = [f"i32 {n}" if n < width else "i32 poison" for n in range(lanes)]
-            wide = self.op(
-                f"shufflevector <{width} x {t}> {found}, <{width} x {t}> poison, <{lanes} x i32> <{', '.join(spread)}>"
-            )
-            chosen = [f"i32 {lanes + n - start}" if start <= n < start + width else f"i32 {n}" for n in range(lanes)]
-            result = self.op(f"shufflevector {whole} {result}, {whole} {wide}, <{lanes} x i32> <{', '.join(chosen)}>")
-        return result
+            parts.append(call(part))
+        while len(parts) > 1:
+            half, width = f"<{width} x {t}>", 2 * width
+            mask = f"<{width} x i32> <" + ", ".join(f"i32 {n}" for n in range(width)) + ">"
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.op(f"shufflevector {half} {a}, {half} {b}, {mask}") for a, b in pairs]
+        return parts[0]

@@ -10,12 +10,14 @@ own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aotdiff.codegen import context, strip
 from aotdiff.codegen.function import FunctionEmitter
 from aotdiff.codegen.lanes import is_contraction
 from aotdiff.codegen.par import Level, Map, Nest, Reduction
 from aotdiff.codegen.pieces import HEAD, PIECES, SCRATCH, SIZE, N, limits
+from aotdiff.codegen.scalartext import ScalarText
 from aotdiff.codegen.text import float_literal, is_literal
 from aotdiff.codegen.values import Handle, Ref, Scope, element_size, llvm_type, memory_type
 from aotdiff.codegen.valuetext import Row
@@ -23,6 +25,9 @@ from aotdiff.codegen.work import Estimate
 
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import Acc, Record, Scalar
+
+if TYPE_CHECKING:
+    from aotdiff.codegen.module import ModuleText
 
 _ADDED = 0.4  # nanoseconds for one element of a piece's own accumulator
 _LINE = 64
@@ -297,8 +302,9 @@ class _Split:
         elements = "0"
         for own in owns:
             elements = fe.add(elements, own.count)
-        cost = fe.op(f"uitofp i64 {elements} to double")
-        cost = fe.op(f"fmul double {cost}, {float_literal(_ADDED)}")
+        cost = float_literal(0.0)
+        if elements != "0":
+            cost = fe.op(f"fmul double {fe.op(f'uitofp i64 {elements} to double')}, {float_literal(_ADDED)}")
         fe.module.need("aot.split")
         thunk = self.range.symbol.replace("@aot.r.", "@aot.p.")
         thunk = fe.module.share(thunk, self._thunk(thunk, len(owns), [o.handle.ptr for o in owns]))
@@ -362,17 +368,11 @@ class _Split:
 
     def _add(self, own: _Own, own_bytes: str, at: str, more: str) -> None:
         """Add what the pieces behind the first have accumulated."""
-        fe, handle = self.fe, own.handle
-        t = memory_type(handle.element)
-        each = Row(fe, more)
-        part = fe.bytes_at(at, fe.mul(each.index, own_bytes))
-        row = Row(fe, own.count)
-        to = fe.slot(handle.ptr, handle.element, row.index)
-        value = fe.load(t, fe.slot(part, handle.element, row.index))
-        add = f"fadd {fe.module.reduction_flags}{t}" if handle.element.is_float else f"add {t}"
-        fe.store(t, fe.op(f"{add} {fe.load(t, to)}, {value}"), to)
-        row.close(fe)
-        each.close(fe)
+        module, element = self.fe.module, own.handle.element
+        symbol = f"@aot.add.{element.kind}"
+        module.define(symbol, lambda: _adder(module, symbol, element))
+        numbers = f"i64 {own.count}, i64 {own_bytes}, i64 {more}"
+        self.fe.do(f"call void {symbol}(ptr {own.handle.ptr}, ptr {at}, {numbers})")
 
     def _join(self, scratch: str, pieces: str) -> list[str]:
         """The reductions of all pieces, in order."""
@@ -384,8 +384,23 @@ class _Split:
         for r in self.reductions:
             here = slice(len(following), len(following) + r.width)
             following += _joined(fe, r, level.accumulators[here], found[here])
-        level.close(fe, following)
+        level.close(fe, following, rolled=True)
         return level.accumulators
+
+
+def _adder(module: ModuleText, symbol: str, element: Scalar) -> str:
+    """`f(to, from, count, apart, more)`: add `count` elements of `more` arrays, each `apart` bytes behind the last."""
+    text, t = ScalarText(module), memory_type(element)
+    each = Row(text, "%more")
+    part = text.bytes_at("%from", text.mul(each.index, "%apart"))
+    row = Row(text, "%count")
+    to, value = (text.op(f"getelementptr inbounds {t}, ptr {p}, i64 {row.index}") for p in ("%to", part))
+    add = f"fadd {module.reduction_flags}{t}" if element.is_float else f"add {t}"
+    text.store(t, text.op(f"{add} {text.load(t, to)}, {text.load(t, value)}"), to)
+    row.close(text)
+    each.close(text)
+    params = "ptr noalias %to, ptr noalias readonly %from, i64 %count, i64 %apart, i64 %more"
+    return f"define internal void {symbol}({params}) #6 {{\n{text.body()}\n  ret void\n}}"
 
 
 def _own_lines(stride: int, places: list[int]) -> list[str]:

@@ -475,12 +475,4 @@ def _store(fe: FunctionEmitter, m: Map, linear: str) -> None:
     element = found.element
     assert isinstance(element, Scalar)
     fe.check_same_dims(found.dims, m.inner, unless_null=found.ptr)
-    size = fe.count(m.inner)
-    slots = [fe.slot(m.slot(fe, linear), element, fe.mul(size, str(n))) for n in range(strip.lanes)]
-    whole = turn_back(fe, found, slots)
-    level = Level(fe, fe.count(found.dims), [], 1, whole)
-    vector = fe.load_element(element, fe.slot(found.ptr, element, level.index, found.lanes), found.lanes)
-    for n, slot in enumerate(slots):
-        one = vector if found.lanes == 1 else fe.lane(vector, element.kind, found.lanes, n)
-        fe.store_element(element, one, strip.if_active(fe, fe.slot(slot, element, level.index), n, fe.dummy()))
-    level.close(fe, [])
+    turn_back(fe, found, m.slot(fe, linear), fe.count(m.inner))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+UNROLLED = 400  # lines of a loop that is unrolled, all iterations together
+
 
 def float_literal(value: float) -> str:
     """A double (or a float that is exact as a double) in LLVM's hexadecimal form."""
@@ -47,6 +49,13 @@ def constant(name: str) -> int | None:
     return int(name) if is_literal(name) else None
 
 
+def trips(start: str, end: str, step: int | str) -> int:
+    """How often a loop runs; 0 where that is not known."""
+    if not (is_literal(start) and is_literal(end) and isinstance(step, int)):
+        return 0
+    return max(-(-(int(end) - int(start)) // step), 0)
+
+
 class Text:
     """Appends instructions to the current block of one function."""
 
@@ -57,6 +66,7 @@ class Text:
         self.prologue: list[str] = []
         self.block_name = "entry"
         self.rolled = False
+        self._repeated = 0
         self._count = 0
 
     # Names and lines ------------------------------------------------------------------------------------
@@ -96,13 +106,25 @@ class Text:
     def jump(self, label: str) -> None:
         self.lines.append(f"  br label %{label}")
 
-    def back(self, label: str, unless: tuple[str, str] | None = None) -> None:
-        """Back to the head of a loop: one that is not worth unrolling where `rolled` says so.
+    def size(self) -> int:
+        """Lines so far; those of loops that LLVM is to unroll count as often as they run."""
+        return len(self.lines) + self._repeated
 
-        unless: the condition for it, and where to go otherwise.
+    def back(self, label: str, unless: tuple[str, str] | None = None, trips: int = 0, since: int = 0) -> None:
+        """Back to the head of a loop: one that stays as it is where `rolled` says so.
+
+        unless: the condition for it, and where to go otherwise. trips: how often it runs, if that is known; since: what
+        `size` was at the head. Of a short one with few iterations LLVM is to make one block, so that small arrays
+        become registers.
         """
         go = f"br label %{label}" if unless is None else f"br i1 {unless[0]}, label %{label}, label %{unless[1]}"
-        self.lines.append("  " + go + (", !llvm.loop !2" if self.rolled else ""))
+        body, how = self.size() - since, ""
+        if self.rolled:
+            how = ", !llvm.loop !2"
+        elif trips > 1 and trips * body <= UNROLLED:
+            how = ", !llvm.loop !5"
+            self._repeated += (trips - 1) * body
+        self.lines.append(f"  {go}{how}")
 
     def branch(self, cond: str, yes: str, no: str) -> None:
         self.lines.append(f"  br i1 {cond}, label %{yes}, label %{no}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen.scalartext import ScalarText
-from aotdiff.codegen.text import Text, is_literal
+from aotdiff.codegen.text import Text, is_literal, trips
 from aotdiff.codegen.values import Buffer, Handle, Ref, Scope, element_size, llvm_type, memory_type
 
 from aotdiff.ir.graph import Func, Loc, Op, Value
@@ -352,6 +352,7 @@ class Row:
         self.before = fe.block_name
         fe.jump(self.head)
         fe.start(self.head)
+        self.since, self.trips = fe.size(), trips("0", count, 1)
         self.index = fe.name()
         self.hole = fe.hole()
         fe.branch(fe.op(f"icmp slt i64 {self.index}, {count}"), body, self.exit)
@@ -360,5 +361,5 @@ class Row:
     def close(self, fe: Text) -> None:
         following = fe.op(f"add nuw nsw i64 {self.index}, 1")
         fe.fill(self.hole, f"{self.index} = phi i64 [ 0, %{self.before} ], [ {following}, %{fe.block_name} ]")
-        fe.back(self.head)
+        fe.back(self.head, None, self.trips, self.since)
         fe.start(self.exit)
