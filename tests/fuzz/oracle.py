@@ -44,7 +44,8 @@ class Fault(Exception):
 class Plan:
     """What to run. `forms` are the exported derivatives; `llvm` is LLVM's own level for the optimised graph.
 
-    `threads` that the optimised code is split between, all of its outermost loops.
+    `threads` that the optimised code is split between, all of its outermost loops. `sizes` are n and m where the
+    types of the parameters say them: then small loops are written out.
     """
 
     forms: tuple[str, ...] = ("value_and_grad", "value_and_jvp", "hvp")
@@ -53,6 +54,7 @@ class Plan:
     without: str | None = None
     verify: bool = False
     threads: int = 1
+    sizes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,16 @@ class Report:
     skipped: dict[str, int]
 
 
-def source_of(text: str, result: str, forms: Sequence[str]) -> str:
+def source_of(text: str, element: str, result: str, plan: Plan) -> str:
     """The program with its exports."""
     lines = [text, "export f"]
-    for form in forms:
+    if plan.sizes is not None:
+        n, m = plan.sizes
+        gives = result.replace("f", element).replace("n", str(n)).replace("m", str(m))
+        parameters = f"x: {element}[{n}], s: {element}, a: {element}[{n}, {m}], k: i64, idx: i64[{m}]"
+        lines[0] = text.replace("fn f(", "fn any_size(")
+        lines.insert(1, f"fn f({parameters}) -> {gives} = any_size(x, s, a, k, idx)")
+    for form in plan.forms:
         wrt = "x" if form in ("jacobian", "hessian") else WRT
         lines.append(f"export f_{form} = {form}(f, wrt = {wrt})")
     return "\n".join(lines) + "\n"
@@ -389,9 +397,12 @@ def describe(results: Any) -> str:
     return text[:500]
 
 
-def arguments(element: str, rng: np.random.Generator, empty: bool) -> list[Any]:
-    """Arguments of `f`: sizes from 1 (0 now and then), indices in range, with repeats."""
+def arguments(
+    element: str, rng: np.random.Generator, empty: bool, sizes: tuple[int, int] | None = None
+) -> list[Any]:
+    """Arguments of `f`: sizes from 1 (0 now and then) if they are not given, indices in range, with repeats."""
     n, m = (int(v) for v in rng.integers(0 if empty else 1, 5, size=2))
+    n, m = sizes or (n, m)
     dtype = DTYPES[element]
     index = rng.integers(0, n, size=m) if n else np.zeros(m if empty else 0, np.int64)
     x, s, a = rng.normal(size=n), rng.normal(), rng.normal(size=(n, m))
@@ -405,12 +416,12 @@ def examine(text: str, element: str, result: str, seed: str, plan: Plan, points:
 
 
 def _examine(text: str, element: str, result: str, seed: str, plan: Plan, points: int) -> Report:
-    runs = Runs(source_of(text, result, plan.forms), plan)
+    runs = Runs(source_of(text, element, result, plan), plan)
     compared, skipped = 0, dict[str, int]()
     for point in range(points):
         rng = np.random.default_rng(abs(hash_text(f"{seed} {point}")))
         empty = point == points - 1 and hash_text(seed) % 6 == 0
-        report = Check(runs, element, arguments(element, rng, empty), rng).run()
+        report = Check(runs, element, arguments(element, rng, empty, plan.sizes), rng).run()
         compared += report.compared
         for reason, count in report.skipped.items():
             skipped[reason] = skipped.get(reason, 0) + count

@@ -63,10 +63,12 @@ def plan_of(settings: Settings, number: int, made: Program) -> Plan:
     second, full = rng.random() < 0.35, rng.random() < 0.12
     forms = plan_forms(made.result, second or full, full)
     interpreted = forms if rng.random() < 0.15 else forms[:1]
-    llvm = rng.choice([0, 0, 0, 0, 0, 1, 0, 3]) if settings.llvm is None else settings.llvm
+    sizes = (rng.randint(1, 4), rng.randint(1, 4)) if rng.random() < 0.3 else None
+    drawn_llvm = rng.choice([0, 3] if sizes else [0, 0, 0, 0, 1, 3])
+    llvm = drawn_llvm if settings.llvm is None else settings.llvm
     drawn = rng.choice(PASSES)
     without = drawn if settings.without == "each" else settings.without
-    return Plan(forms, interpreted, llvm, without, settings.verify, settings.threads)
+    return Plan(forms, interpreted, llvm, without, settings.verify, settings.threads, sizes)
 
 
 def name_of(settings: Settings, number: int) -> str:
