@@ -75,19 +75,19 @@ class Lowering:
             func = self.declare(f, extra)
             self.instances[identity] = func
             self.define(f, func, functions, len(extra), classes)
-            self.rules(f, func)
+            self.rules(f, func, functions, len(extra), classes)
         return func
 
     def endless(self, f: Named) -> None:
         message = f"the recursion of `{f.node.name}` specialises it without end: each call passes a new function"
         self.refuse(f.program, f.node.name_span, message)
 
-    def refuse(self, program: Any, span: ast.Span, message: str) -> None:
+    def refuse(self, program: Any, span: ast.Span, message: str, notes: Sequence[str] = ()) -> None:
         """Raise a CompileError: one of the few mistakes that show only here."""
         diagnostics = Diagnostics()
         for path, text in program.sources.items():
             diagnostics.add_source(path, text)
-        diagnostics.error(span, message)
+        diagnostics.error(span, message, list(notes))
         diagnostics.raise_if_errors()
 
     def declare(self, f: Named, extra: Sequence[Value]) -> Func:
@@ -112,35 +112,37 @@ class Lowering:
         """Write the body of a declared function."""
         node, signature, real = f.node, self.signature(f), f.real or "f64"
         cx = self.context(f.program, real, func.body, func.loc)
-        params = list(func.params)
-        cx.params.update(params)
-        own = len(params) - extra
-        passed = iter(functions)
-        leaves = iter(params[:own])
-        items: list[Item] = []
-        for type_ in signature.parameters:
-            is_passed = isinstance(types.resolve(type_), types.Function)
-            items.append(next(passed) if is_passed else shaped_like(type_, leaves))
-        symbols, items = bind_sizes(cx, signature, items, checked="export" in func.attrs)
-        cx.params.update(v for item in items for v in item_leaves(item))
-        if extra:
-            values = [v for item in items for v in item_leaves(item)] + params[own:]
-            found = apply_pattern(cx, values, classes)
-            captures = iter(found[own:])
-            items = [rebuilt(item, captures) if is_function(item) else item for item in items]
+        cx.params.update(func.params)
+        symbols, items = _arguments(cx, signature, func.params, functions, extra, classes, "export" in func.attrs)
         for parameter, item in zip(node.parameters, items, strict=True):
             cx.env[parameter.binding] = item
         bind_size_names(cx, node.sizes, symbols)
         results = write_body(cx, node, signature, symbols, real)
         cx.b.ret(results)
 
-    def rules(self, f: Named, func: Func) -> None:
+    def rules(self, f: Named, func: Func, functions: Sequence[Function], extra: int, classes: Sequence[int]) -> None:
         """Functions for hand-written derivative rules."""
         for mode, rule in f.program.rules.get(f.node.name, {}).items():
             if f.program.functions.get(f.node.name) is f.node:
-                func.attrs[mode] = self.rule(f, func, mode, rule).name
+                caught = list(func.params)[len(func.params) - extra :]
+                if any(is_differentiable(v.type) for v in caught):
+                    # A rule speaks of parameters only: without this, what is captured would lose its derivative.
+                    name = f"`{f.node.name}`"
+                    message = f"the rule of {name} says nothing about numbers that a function passed to it captures"
+                    note = f"make them parameters of {name}, and of the functions passed to it"
+                    self.refuse(f.program, rule.span, message, [note])
+                func.attrs[mode] = self.rule(f, func, mode, rule, functions, extra, classes).name
 
-    def rule(self, f: Named, func: Func, mode: str, rule: ast.DerivativeRule) -> Func:
+    def rule(
+        self,
+        f: Named,
+        func: Func,
+        mode: str,
+        rule: ast.DerivativeRule,
+        functions: Sequence[Function],
+        captured: int,
+        classes: Sequence[int],
+    ) -> Func:
         """The function's parameters and its cotangents (or tangents) in, those of the other side out."""
         signature, real = self.signature(f), f.real or "f64"
         loc = Loc(rule.span.path, rule.span.line, rule.span.column)
@@ -152,10 +154,11 @@ class Lowering:
         made = self.module.add(Func(self.fresh(f"{func.name}_{mode}"), region, [], {}, loc))
         cx = self.context(f.program, real, region, loc)
         cx.params.update(region.args)
-        symbols, items = bind_sizes(cx, signature, _items(signature.parameters, own), checked=False)
+        symbols, items = _arguments(cx, signature, own, functions, captured, classes, False)
         shapes = result_shapes(cx, signature.result, symbols)
         if mode == "jvp":
             shapes = [cx.shape(v) for item in items for v in item_leaves(item)]
+            shapes += [None] * captured
         known = [s for s, t in zip(shapes, seeds, strict=True) if is_differentiable(t)]
         extra = [v if s is None or not s else resized(cx, v, s) for v, s in zip(extra, known, strict=True)]
         grouped = _grouped(signature, mode, extra)
@@ -195,9 +198,31 @@ def add_parameter(cx: Context, region: Region, name: str, type_: types.Type, rea
         region.add_arg(graph_type(cx, leaf, real), name if len(leaves) == 1 else f"{name}_{k}")
 
 
-def _items(parameters: Sequence[types.Type], values: Sequence[Value]) -> list[Item]:
-    rest = iter(values)
-    return [shaped_like(p, rest) for p in parameters]
+def _arguments(
+    cx: Context,
+    signature: types.Function,
+    params: Sequence[Value],
+    functions: Sequence[Function],
+    extra: int,
+    classes: Sequence[int],
+    checked: bool,
+) -> tuple[Symbols, list[Item]]:
+    """What a specialisation's size names stand for, and its arguments; the last `extra` parameters are captured."""
+    own = len(params) - extra
+    passed, leaves = iter(functions), iter(params[:own])
+    items = [next(passed) if _takes_function(t) else shaped_like(t, leaves) for t in signature.parameters]
+    symbols, items = bind_sizes(cx, signature, items, checked)
+    cx.params.update(v for item in items for v in item_leaves(item))
+    if extra:
+        values = [v for item in items for v in item_leaves(item)] + list(params[own:])
+        found = apply_pattern(cx, values, classes)
+        captures = iter(found[own:])
+        items = [rebuilt(item, captures) if is_function(item) else item for item in items]
+    return symbols, items
+
+
+def _takes_function(parameter: types.Type) -> bool:
+    return isinstance(types.resolve(parameter), types.Function)
 
 
 def _grouped(signature: types.Function, mode: str, extra: Sequence[Value]) -> list[Item]:
@@ -205,7 +230,9 @@ def _grouped(signature: types.Function, mode: str, extra: Sequence[Value]) -> li
     parts = (
         types.float_results(signature.result)
         if mode == "vjp"
-        else [part for p in signature.parameters if (part := types.float_part(p)) is not None]
+        else [
+            part for p in signature.parameters if not _takes_function(p) and (part := types.float_part(p)) is not None
+        ]
     )
     rest = iter(extra)
     return [shaped_like(part, rest) for part in parts]

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from aotdiff.frontend.diagnostics import CompileError
 from tests.frontend.lowering import call, checks, close, fails, lowered
 
 X = np.array([1.0, -2.0, 3.5, 0.25])
@@ -450,3 +451,16 @@ fn g(x: f64[n], steps: i64, k: i64) -> f64 = grad(|u: f64[n]| f(u, steps, k))(x)
         for k in (1, 2, 3, 100):
             close(call(source, "f", X, steps, k), y.sum() + s)
     close(call(source, "g", X, 9, 3), 0.5**4)
+
+
+def test_a_rule_says_nothing_about_what_is_captured() -> None:
+    source = """fn twice(f: fn(f64) -> f64, x: f64) -> f64 = f(f(x))
+fn back(f: fn(f64) -> f64, x: f64, ct: f64) -> f64 = ct * grad(|y| f(f(y)))(x)
+derivative vjp twice = back
+fn f(x: f64, a: f64) -> f64 = twice(|y| a * y, x)
+"""
+    with pytest.raises(CompileError) as caught:
+        lowered(source)
+    (found,) = caught.value.diagnostics
+    assert found.line == 3 and "numbers that a function passed to it captures" in found.message
+    assert call(source.replace("a * y", "2.0 * y") + "export g = grad(f)\n", "g", 1.0, 0.0) == 4.0
