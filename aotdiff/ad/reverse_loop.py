@@ -123,7 +123,13 @@ class _Loop:
         self._iteration(k, dict(zip(self.carried, region.args[1:], strict=True)))
         sw.b.loc = self.op.loc
         sw.b.ret([sw.take_or_zeros(arg) for arg in args])
-        results = sw.finish_loop(saved, lambda b: b.for_op(self.count, inits, region).results)
+
+        def loop(b: Builder) -> list[Value]:
+            made = b.for_op(self.count, inits, region)
+            made.attrs = {**made.attrs, "reverse": True}  # what it adds up may be added in any order
+            return made.results
+
+        results = sw.finish_loop(saved, loop)
         for j, c in zip(self.carried, results, strict=True):
             sw.add(self.inits[j], c)
 

@@ -256,7 +256,9 @@ def _trim_loop(op: Op, live: set[Value]) -> None:
             start, end = _inner_span(op, kinds, mapped, n, first + carries)
             operands += op.operands[start:end]
     op.operands = operands
-    op.attrs = {"carries": sum(keep_carry), "kinds": tuple(kind for kind, k in zip(kinds, keep_map) if k)}
+    reverse = {"reverse": True} if "reverse" in op.attrs else {}
+    kept = tuple(kind for kind, k in zip(kinds, keep_map) if k)
+    op.attrs = {"carries": sum(keep_carry), "kinds": kept, **reverse}
     _keep_results(op, keep_carry + [True] * (1 - first) + [keep_map[n] for n in numbers])
     _keep_yields(body, keep_carry + keep_map)
     for region in op.regions:

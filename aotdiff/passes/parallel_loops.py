@@ -7,44 +7,102 @@ Each carried value has to be one of
 - an array of rank 1 of which iteration k writes element k + c: a map, inserted at c.
 
 What the iterations compute must not look at carried values otherwise. Loops inside a `par` stay as they are.
+
+adjoint-loops: the same for innermost loops that differentiation wrote (`reverse`), on all targets. The order of what
+they add up is not promised, and as a `par` they run several iterations at once. Their indices run forward again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Op, Region, Value
+from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op, free_values, substitute, use_counts
-from aotdiff.ir.types import Acc, Array, Scalar, dims_of
-from aotdiff.passes.registry import register_local
+from aotdiff.ir.types import I64, Acc, Array, Scalar, dims_of
+from aotdiff.passes.registry import PASSES, register_local
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
 
 
+# What the body of a loop of differentiation may have besides scalar operations.
+_FLAT = ("read", "dim", "shaped", "undef", "yield", "if", "accum")
+
+
 @register_local("parallel-loops", "Turn loops whose iterations are independent into pars.")
 def parallel_loops(module: Module, func: Func) -> None:
-    _region(func.body)
+    _region(func.body, _parallel)
 
 
-def _region(region: Region) -> None:
+@register_local("adjoint-loops", "Turn loops of derivatives that only add things up into pars.")
+def adjoint_loops(module: Module, func: Func) -> None:
+    if any("reverse" in op.attrs for op in func.body.walk()) and _region(func.body, _summing):
+        for name in ("canonicalize", "cse", "dce"):
+            PASSES[name].run(module, [func])
+
+
+def _region(region: Region, convert: Callable[[Op], tuple[list[Op], list[Value]] | None]) -> bool:
+    """Whether a loop was converted."""
     out: list[Op] = []
     env: Env = {}
+    found = False
     for op in region.ops:
         if op.name != "par":
             for inner in op.regions:
-                _region(inner)
-        made = _parallel(op) if op.name == "for" else None
+                found |= _region(inner, convert)
+        made = convert(op) if op.name == "for" else None
         if made is None:
             out.append(op)
             continue
         ops, results = made
         out += ops
         env.update(zip(op.results, results, strict=True))
+        found = True
     region.ops = out
     substitute(region, env)
+    return found
+
+
+def _summing(op: Op) -> tuple[list[Op], list[Value]] | None:
+    """The `par` for a loop of differentiation that has no loop inside and carries sums only."""
+    body = op.regions[0]
+    if "reverse" not in op.attrs or any(isinstance(a.type, Array) for a in body.args):
+        return None
+    if any(each.name not in SCALAR_OPS and each.name not in _FLAT for each in body.walk()):
+        return None
+    for arg, value in zip(body.args[1:], body.yielded, strict=False):
+        if value is not arg and not _is_added(body, arg, value):
+            return None
+    made = _parallel(op)
+    if made is not None:
+        (par,) = (each for each in made[0] if each.name == "par")
+        _run_forward(par, op.operands[0])
+    return made
+
+
+def _is_added(body: Region, arg: Value, value: Value) -> bool:
+    """Whether a carried number is a sum; one from which something is taken away becomes one."""
+    op = value.op
+    if op is not None and op.name == "sub" and op in body.ops and op.operands[0] is arg:
+        less = Op("neg", [op.operands[1]], [value.type], None, None, op.loc)
+        body.ops.insert(body.ops.index(op), less)
+        op.name, op.operands = "add", [arg, less.result]
+    return op is not None and op.name == "add"
+
+
+def _run_forward(par: Op, count: Value) -> None:
+    """Count up what a reverse loop counts down: n - r, from n to 1, becomes k + 1, from 1 to n."""
+    body = par.regions[0]
+    downs = [each for each in body.walk() if each.name == "sub" and each.operands == [count, body.args[0]]]
+    if not downs or len(downs) != use_counts(body)[body.args[0]]:
+        return
+    one = Op("const", [], [I64], {"value": 1, "type": I64}, None, par.loc)
+    body.ops[:0] = [one]
+    for each in downs:
+        each.name, each.operands = "add", [body.args[0], one.result]
 
 
 @dataclass(slots=True)

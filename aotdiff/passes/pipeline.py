@@ -65,7 +65,7 @@ _LOOPS = (
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", "blocks", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
-    *("branch-sums", "widen-sums-but-contractions", "canonicalize", "hoist"),
+    *("adjoint-loops", "branch-sums", "widen-sums-but-contractions", "canonicalize", "hoist"),
     *("precompute", *CLEANUP, "fuse", *CLEANUP, "hoist"),
 )
 
