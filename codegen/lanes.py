@@ -74,6 +74,22 @@ def is_contraction(op: Op) -> bool:
     return len(loops) == 1 and _is_sum(loops[0])
 
 
+def put_row_first(op: Op) -> None:
+    """Write the product of a contraction in one order: what is read at the column last.
+
+    So a product of two matrices has the same text whichever of them is named first.
+    """
+    column = op.regions[0].args[-1]
+    loop = next(inner for inner in op.regions[0].ops if inner.name == "par")
+    ops = loop.regions[0].ops
+    if [inner.name for inner in ops] != ["read", "read", "mul", "yield"]:
+        return
+    if column in ops[0].operands and column not in ops[1].operands:
+        ops[:2] = ops[1], ops[0]
+    if ops[2].operands == [ops[1].result, ops[0].result]:
+        ops[2].operands = [ops[0].result, ops[1].result]
+
+
 def _is_sum(op: Op) -> bool:
     if op.name != "par" or op.attrs["rank"] != 1 or set(op.attrs["kinds"]) != {"sum"}:
         return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aotdiff.codegen import context, strip
 from aotdiff.codegen.function import FunctionEmitter
-from aotdiff.codegen.lanes import is_contraction
+from aotdiff.codegen.lanes import is_contraction, put_row_first
 from aotdiff.codegen.par import Level, Map, Nest, Reduction
 from aotdiff.codegen.pieces import HEAD, PIECES, SCRATCH, SIZE, N, limits
 from aotdiff.codegen.scalartext import ScalarText
@@ -120,7 +120,9 @@ class _Range(FunctionEmitter):
             if there is not None:
                 self.moved[read] = (Ref(there[1], self.sizes(array.dims, "moved"), array.element), indices)
         parts = {0: ("%low", "%high"), **({1: ("%low1", "%high1")} if self.columns else {})}
-        own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, parts, not repeated(self.outer))
+        # A contraction looks at the flag also in a loop, so that it is the same there and elsewhere.
+        outermost = self.columns or not repeated(self.outer)
+        own = Nest(nest.op, nest.region, extents, lead, maps, nest.reductions, parts, outermost)
         state = own.emit(self)
         types = [t for r, _ in nest.reductions for t, _ in r.starts(self)]
         for n, (type_, name) in enumerate(zip(types, state, strict=True)):
@@ -196,6 +198,8 @@ class _Split:
         self.name = fe.module.new_symbol("@aot.r.")
         plan = strip.plan(fe, nest.op) if is_contraction(nest.op) and len(nest.lead) == 2 else None
         self.columns = 0 if plan is None else plan.lanes * plan.several  # those of one strip, in a contraction
+        if self.columns:
+            put_row_first(nest.op)
         self.range = _Range(fe, self.name, self.columns > 0)
         self.name = fe.module.share(self.name, self.range.write(nest))
         self.reductions = [r for r, _ in nest.reductions]

@@ -49,3 +49,18 @@ def test_what_pieces_have_accumulated_is_added_by_one_function() -> None:
 def test_short_loops_of_known_length_are_unrolled(columns: int, unrolled: int) -> None:
     module = ad.compile_source(f"fn f(x: f64[n, {columns}]) -> f64[n, {columns}] = 2.0 * x", threads=1)
     assert text_of(module, "f").count("!llvm.loop !5") == unrolled
+
+
+PRODUCTS = """
+fn f(x: f64[n, m], y: f64[n, m], t: i64) -> (f64[m, m], f64[m, m]) {
+    var z = [sum(x[k, i] * y[k, j] for k in 0..n) for i in 0..m, j in 0..m]
+    for s in 0..t { z = [sum(x[k, j] * y[k, i] for k in 0..n) for i in 0..m, j in 0..m] @ z }
+    (z, [sum(y[k, j] * x[k, i] for k in 0..n) for i in 0..m, j in 0..m])
+}
+"""
+
+
+def test_products_of_matrices_share_code_in_loops_and_in_either_order() -> None:
+    text = text_of(ad.compile_source(PRODUCTS, threads=0), "f")
+    products = [line for line in text.splitlines() if "define internal i32 @aot.r." in line and "%low1" in line]
+    assert not products or len(products) == 2  # of columns by columns, and `@`
