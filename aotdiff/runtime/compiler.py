@@ -12,7 +12,7 @@ import threading
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aotdiff.runtime import cache
+from aotdiff.runtime import cache, garbage
 from aotdiff.runtime.interface import Interface, from_json
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ class Compiler:
 
     # Stages --------------------------------------------------------------------------------------------------
 
+    @garbage.seldom()
     def program(self) -> Program:
         """The checked program."""
         with self._lock:
@@ -175,6 +176,7 @@ class Compiler:
                 self._program = self.source.load()
             return self._program
 
+    @garbage.seldom()
     def graph(self, real: str) -> Graph:
         """The lowered program with `real` decided; not to be changed."""
         from aotdiff.frontend.lower import lower
@@ -205,6 +207,7 @@ class Compiler:
         self.expand(graph)
         return subset(graph, [name]), name
 
+    @garbage.seldom()
     def optimized(self, root: str, places: Places, real: str) -> tuple[Graph, str]:
         """The graph that code is made from."""
         graph, name = self.expanded(root, places, real)
@@ -245,6 +248,7 @@ class Compiler:
         text, fast = self.llvm_text(graph, name, interface)
         return ObjectCode(driver.loadable(text, self.codegen_options()), name, fast, reads)
 
+    @garbage.seldom()
     def llvm_text(self, graph: Graph, name: str, interface: Interface | None) -> tuple[str, bool]:
         """LLVM text as emitted for an optimised graph, and whether a wrapper for fast calls is in it."""
         from aotdiff.codegen import driver
