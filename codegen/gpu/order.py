@@ -4,10 +4,13 @@ Between operations that have regions, make arrays or may stop the thread,
 
 - what is read is read where it is first used, not all of it at the start;
 - mathematics with long branches comes as early as it can: what is needed before and after it is in registers while it
-  runs, and the assembler orders nothing across it.
+  runs, and the assembler orders nothing across it;
+- so does what takes the place of an operand that nobody else uses: terms are added up when they are there.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
@@ -17,15 +20,19 @@ _BRANCHES = ("sin", "cos", "tan")  # arguments far out are reduced by a loop
 
 def order(region: Region) -> None:
     """Order the operations of a region and of those inside it, in place."""
+    _order(region, Counter(v for op in region.walk() for v in op.operands))
+
+
+def _order(region: Region, uses: Counter[Value]) -> None:
     ordered: list[Op] = []
     run: list[Op] = []
     for op in region.ops:
         for inner in op.regions:
-            order(inner)
+            _order(inner, uses)
         if op.name in SCALAR_OPS or op.name in ("read", "accum"):
             run.append(op)
             continue
-        ordered += [*_branches_first(_reads_late(run)), op]
+        ordered += [*_early(_reads_late(run), uses), op]
         run = []
     region.ops = ordered + run  # nothing follows the `yield`
 
@@ -51,24 +58,13 @@ def _reads_late(run: list[Op]) -> list[Op]:
     return ordered
 
 
-def _branches_first(run: list[Op]) -> list[Op]:
-    """Mathematics with branches right behind what makes its operands."""
-    moved: dict[Op | None, list[Op]] = {}
+def _early(run: list[Op], uses: Counter[Value]) -> list[Op]:
+    """Mathematics with branches, and what takes the place of an operand, right behind what makes the operands."""
     place = {op: k for k, op in enumerate(run)}
-    for op in run:
-        if op.name in _BRANCHES:
-            makers = [v.op for v in op.operands if v.op in place]
-            moved.setdefault(max(makers, key=place.__getitem__, default=None), []).append(op)
-    ordered: list[Op] = []
-
-    def add(op: Op | None) -> None:
-        if op is not None:
-            ordered.append(op)
-        for each in moved.get(op, ()):
-            add(each)
-
-    add(None)
-    for op in run:
-        if op.name not in _BRANCHES:
-            add(op)
-    return ordered
+    behind: dict[Op, int] = {}  # which operation that stays it comes behind; itself where it is one
+    for k, op in enumerate(run):
+        makers = [v.op for v in op.operands if v.op in place]
+        replaces = op.name in SCALAR_OPS and any(uses[v] == 1 for v in op.operands if v.op in place)
+        early = op.name in _BRANCHES or replaces
+        behind[op] = max((behind[maker] for maker in makers), default=-1) if early else k
+    return sorted(run, key=lambda op: (behind[op], place[op]))

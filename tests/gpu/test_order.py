@@ -29,7 +29,12 @@ BEFORE = """func @f(%x: f64[?], %i: i64[?], %n: i64, %t: f64) -> (f64[?], f64) {
   %10 = add %7, %9 : f64
   %11 = update %x, %10, %0 : f64[?]
   %12 = mul %8, %3 : f64
-  yield %11, %12
+  %13 = mul %12, %12 : f64
+  %14 = exp %t : f64
+  %15 = add %12, %14 : f64
+  %16 = add %13, %t : f64
+  %17 = add %16, %15 : f64
+  yield %11, %17
 }
 """
 AFTER = """func @f(%x: f64[?], %i: i64[?], %n: i64, %t: f64) -> (f64[?], f64) {
@@ -46,13 +51,18 @@ AFTER = """func @f(%x: f64[?], %i: i64[?], %n: i64, %t: f64) -> (f64[?], f64) {
   %10 = read %x, %9 : f64
   %11 = update %x, %8, %1 : f64[?]
   %12 = mul %0, %10 : f64
-  yield %11, %12
+  %13 = mul %12, %12 : f64
+  %14 = add %13, %t : f64
+  %15 = exp %t : f64
+  %16 = add %12, %15 : f64
+  %17 = add %14, %16 : f64
+  yield %11, %17
 }
 """
 
 
-def test_reads_late_branches_early() -> None:
-    """A read stays before the update that may take the array's place; what no other needs comes last."""
+def test_reads_late_branches_and_sums_early() -> None:
+    """A read stays before the update that may take the array's place; %16 replaces %13 before %14 is there."""
     module = parse_module(BEFORE)
     order(module.funcs["f"].body)
     verify(module)
