@@ -256,6 +256,7 @@ class DerivativeForm(Expr):
     wrt_tuple: bool
     wrt_span: Span | None
     positions: list[int] | None = field(default=None, init=False)  # checker
+    cotangents: int = field(default=1, init=False)  # checker: how many a vjp of this function takes
 
 
 # Statements -----------------------------------------------------------------------------------------------

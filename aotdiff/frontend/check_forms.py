@@ -166,6 +166,7 @@ def derive(body: Body, node: ast.DerivativeForm, f: Function) -> Function | None
     positions = wrt_positions(body, node, f, called)
     if positions is None or not differentiable(body, node, f, called):
         return None
+    node.cotangents = len(float_results(f.result))
     node.positions = positions if f.names is not None or node.wrt is None else None
     inputs = [float_part(f.parameters[position]) or ERROR for position in positions]
     if node.form in ("jacobian", "hessian") and not _all_arrays(body, node, f, inputs):

@@ -357,7 +357,8 @@ def lambda_(cx: Context, node: ast.Lambda) -> Item:
 def form(cx: Context, node: ast.DerivativeForm) -> Item:
     function = cx.expr(node.function)
     assert is_function(function)
-    return Form(node.form, function, wrt_positions(function, node), node.wrt_tuple and node.wrt is not None, node.span)
+    tupled = node.wrt_tuple and node.wrt is not None
+    return Form(node.form, function, wrt_positions(function, node), tupled, node.span, node.cotangents)
 
 
 def wrt_positions(function: Function, node: ast.DerivativeForm) -> tuple[int, ...]:
@@ -379,7 +380,9 @@ def all_parameter_names(f: Function) -> list[str]:
         return inner + [f"d_{name}" for name in chosen]
     if f.form == "hvp":
         return inner + ([f"v_{name}" for name in chosen] if len(chosen) > 1 else ["v"])
-    return inner + ["ct"] if f.form.endswith("vjp") else inner
+    if f.form.endswith("vjp"):
+        return inner + ([f"ct{k}" for k in range(f.cotangents)] if f.cotangents > 1 else ["ct"])
+    return inner
 
 
 @lowers(ast.Call)

@@ -86,7 +86,10 @@ def count_of_parameters(f: Function, given: int) -> int:
 
 
 def _extra_count(f: Form) -> int:
-    return -1 if f.form.endswith("vjp") else len(f.wrt) if f.form.endswith("jvp") or f.form == "hvp" else 0
+    """How many parameters a form adds to those of its function."""
+    if f.form.endswith("vjp"):
+        return f.cotangents
+    return len(f.wrt) if f.form.endswith("jvp") or f.form == "hvp" else 0
 
 
 # Calls --------------------------------------------------------------------------------------------------------

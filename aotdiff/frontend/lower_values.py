@@ -83,6 +83,7 @@ class Form:
     wrt: tuple[int, ...]
     tupled: bool
     span: ast.Span
+    cotangents: int  # how many a vjp of this function takes: one per float result
 
 
 Function = Named | Lambda | BuiltIn | Form
@@ -133,7 +134,7 @@ def _item_values(item: Item) -> Iterator[Any]:
 def rebuilt(f: Function, values: Iterator[Any]) -> Function:
     """The function with other captured values, taken in the order of `captured`."""
     if isinstance(f, Form):
-        return Form(f.form, rebuilt(f.function, values), f.wrt, f.tupled, f.span)
+        return Form(f.form, rebuilt(f.function, values), f.wrt, f.tupled, f.span, f.cotangents)
     if isinstance(f, Lambda):
         seen = {binding: _item_rebuilt(item, values) for binding, item in f.seen.items()}
         return Lambda(f.node, seen, f.real, f.program)
