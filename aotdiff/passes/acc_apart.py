@@ -53,7 +53,9 @@ class Apart:
                 if depth == 0 and all(r in stored and self.can_keep(r) for r in wanted) and _cost_of(op, needed) > 0.5:
                     self.keep += wanted
                     continue
-                if not (innermost or (_is_pure(op) and body_cost([op]) <= AGAIN_INSIDE)):
+                # A branch in every term of a sum is dear: products of matrices have kernels for plain elements.
+                again = _is_pure(op) and op.name != "if" and body_cost([op]) <= AGAIN_INSIDE
+                if not (innermost or again):
                     if depth > 0 or not all(self.can_keep(r) for r in wanted):
                         return False
                     self.keep += wanted

@@ -234,6 +234,8 @@ class _Fuser:
         reads = self.plan.reads[array]
         if body is None or any(self.is_gone(a, reads.last) for a in body.arrays):
             return False
+        if not reads.once and any(op.name == "if" for op in body.ops):
+            return False  # a branch in every term of a sum: products of matrices have kernels for plain elements
         if body.view:
             return True
         assert array.op is not None
