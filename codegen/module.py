@@ -29,6 +29,7 @@ _ATTRIBUTES = (
     "nounwind willreturn memory(none) alwaysinline",  # 4
     f'nounwind {_FRAME} "disable-tail-calls"="true"',  # 5: recursive functions (endless recursion is not a loop)
     f"nounwind noinline {_FRAME}",  # 6: functions that stay apart
+    "nounwind noinline optnone",  # 7: what only hands on what it is given, a few times: not worth LLVM's time
 )
 
 

@@ -354,7 +354,7 @@ class _Split:
         args += [f"{t} {p}" for (t, _), p in zip(self.arguments, passed, strict=True)]
         lines += [f"%code = call i32 {self.name}({', '.join(args)})", "ret i32 %code"]
         body = "\n".join(line if line.endswith(":") else "  " + line for line in lines)
-        return f"define internal i32 {name}(ptr %ctx, ptr %env, i64 %piece) #0 {{\nentry:\n{body}\n}}"
+        return f"define internal i32 {name}(ptr %ctx, ptr %env, i64 %piece) #7 {{\nentry:\n{body}\n}}"
 
     def _shared(self, owns: list[_Own], own_bytes: str, env: str) -> list[str]:
         """What the pieces give, joined."""

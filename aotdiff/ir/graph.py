@@ -40,7 +40,8 @@ class Value:
     @property
     def op(self) -> Op | None:
         """The defining operation, or None for a region argument."""
-        return self.owner if isinstance(self.owner, Op) else None
+        owner = self.owner
+        return owner if type(owner) is Op else None  # asked more than anything else: this is the fastest way
 
     def __repr__(self) -> str:
         return f"<%{self.name or '_'}: {self.type}>"

@@ -17,8 +17,8 @@ _PARTIAL = ("floordiv", "mod", "ipow")
 
 def constant(value: Value) -> Any:
     """The number a value stands for, or None."""
-    op = value.op
-    return op.attrs["value"] if op is not None and op.name == "const" else None
+    op = value.owner
+    return op.attrs["value"] if type(op) is Op and op.name == "const" else None
 
 
 def is_constant(value: Value, number: int | float) -> bool:

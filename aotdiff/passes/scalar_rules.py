@@ -26,7 +26,8 @@ _REFLEXIVE = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt"
 
 
 def _name(value: Value) -> str:
-    return value.op.name if value.op is not None else ""
+    op = value.op
+    return op.name if op is not None else ""
 
 
 def _parts(value: Value) -> list[Value]:
@@ -121,8 +122,13 @@ def _sub_i64(c: Canonicalizer, x: Value, y: Value) -> Value | None:
 
 def _mul(c: Canonicalizer, op: Op) -> Value | None:
     x, y = op.operands
-    if constant(x) is not None and constant(y) is None:
-        return c.emit("mul", y, x)
+    factor = constant(y)
+    if factor is None:
+        if constant(x) is not None:
+            return c.emit("mul", y, x)
+        if _name(x) == "neg" and _name(y) == "neg":
+            return c.emit("mul", _parts(x)[0], _parts(y)[0])
+        return None
     if _one(y):
         return x
     if is_constant(y, -1.0) or is_constant(y, -1):
@@ -130,14 +136,12 @@ def _mul(c: Canonicalizer, op: Op) -> Value | None:
     if x.type == I64:
         if is_constant(y, 0):
             return y
-        if constant(y) is not None and _name(x) == "mul" and constant(_parts(x)[1]) is not None:
-            return c.emit("mul", _parts(x)[0], c.i64(constant(_parts(x)[1]) * constant(y)))
-    if _name(x) == "neg" and _name(y) == "neg":
-        return c.emit("mul", _parts(x)[0], _parts(y)[0])
-    if _name(x) == "neg" and constant(y) is not None:
-        return c.emit("mul", _parts(x)[0], c.const(-constant(y), y.type))
-    if x.type != I64 and _name(x) == "mul" and _joins(constant(_parts(x)[1]), constant(y)):
-        return c.emit("mul", _parts(x)[0], c.const(constant(_parts(x)[1]) * constant(y), y.type))
+        if _name(x) == "mul" and constant(_parts(x)[1]) is not None:
+            return c.emit("mul", _parts(x)[0], c.i64(constant(_parts(x)[1]) * factor))
+    if _name(x) == "neg":
+        return c.emit("mul", _parts(x)[0], c.const(-factor, y.type))
+    if x.type != I64 and _name(x) == "mul" and _joins(constant(_parts(x)[1]), factor):
+        return c.emit("mul", _parts(x)[0], c.const(constant(_parts(x)[1]) * factor, y.type))
     return None
 
 
