@@ -59,7 +59,8 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
         return None
     several = _several(region, flow.varying, any(k.startswith("arg") for k in op.attrs["kinds"]))
     if is_contraction(op):
-        several = min(several, 4)  # four rows of four vectors are sixteen sums: more have no registers
+        sums = next(len(inner.results) for inner in region.ops if inner.name == "par")
+        several = min(several, 4 if sums == 1 else 2 if sums == 2 else 1)  # more than sixteen vectors have no registers
     return Plan(lanes, several, flow.varying, flow.local, rows)
 
 

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from aotdiff.codegen import lanes
 
 import aotdiff as ad
+from aotdiff.ir.builder import new_func
+from aotdiff.ir.types import F64, Array
 
 TEXT = """
 fn nn(A: real[m, k], B: real[k, n]) -> real[m, n] = A @ B
@@ -73,3 +76,22 @@ def test_products_of_a_kind_share_their_code():
     rng = np.random.default_rng(0)
     a, b, c = (rng.normal(size=s) for s in ((9, 5), (5, 7), (7, 7)))
     assert np.allclose(f(a, b, c), a @ b @ c @ c, rtol=1e-13)
+
+
+@pytest.mark.parametrize(("sums", "vectors"), [(1, 4), (2, 2), (3, 1)])
+def test_sums_of_a_strip_have_registers(sums, vectors):
+    """Four rows of the vectors of all sums are at most sixteen."""
+
+    def body(b, a, c):
+        def product(b, i, j):
+            def term(b, k):
+                return [b.mul(b.read(a, i, k), b.mul(b.read(c, k, j), b.const(2.0 + s))) for s in range(sums)]
+
+            return b.par([b.dim(a, 1)], ["sum"] * sums, term)
+
+        return b.par([b.dim(a, 0), b.dim(c, 1)], ["map"] * sums, product)
+
+    matrix = Array(F64, (None, None))
+    func = new_func("f", [("a", matrix), ("c", matrix)], body)
+    plan = lanes.plan_of(next(op for op in func.body.ops if op.name == "par"), 8)
+    assert plan is not None and plan.several == vectors
