@@ -294,8 +294,12 @@ class EntryEmitter(FunctionEmitter):
         return f"{body}\n{stack.entry(name, inner, params)}"
 
     def _fail(self, code: str) -> list[str]:
+        return [*self._reset("aot.reset_all"), f"ret i32 {code}"]
+
+    def _reset(self, how: str) -> list[str]:
+        """Give back the memory of the call. `aot.reset` is made for calls that left little, and inlined."""
         self.module.need("aot.reset")
-        return ["call void @aot.reset_all(ptr %ctx)", f"ret i32 {code}"]
+        return [f"call void @{how}(ptr %ctx)"]
 
     def _parameters(self) -> list[str]:
         params = []
@@ -329,8 +333,8 @@ class EntryEmitter(FunctionEmitter):
             self.check_same_dims(found.dims, tuple(f"%r{j}_{axis}" for axis in range(value.type.rank)))
             if found.ptr != f"%r{j}":
                 self.copy_array(f"%r{j}", found)
-        self.module.need("aot.reset")
-        self.do("call void @aot.reset(ptr %ctx)")
+        for line in self._reset("aot.reset"):
+            self.do(line)
         self.do("ret i32 0")
 
 

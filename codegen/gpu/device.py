@@ -93,7 +93,7 @@ class _Internal(_InThread, InternalEmitter):
 
 
 class _Entry(_InThread, EntryEmitter):
-    def _reset(self) -> list[str]:
+    def _reset(self, how: str) -> list[str]:
         return []
 
 
