@@ -13,8 +13,6 @@ from aotdiff.codegen.values import Ref
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.types import I64, Array, Record, Scalar, dims_of
 
-_MIN_I64, _MAX_I64 = -(2**63), 2**63 - 1
-
 
 @dataclass(slots=True)
 class Map:
@@ -140,7 +138,7 @@ class Reduction:
         if kind in ("sum", "prod"):
             return [(t, fe.literal(0 if kind == "sum" else 1, self.type))]
         low = kind in ("max", "argmax")
-        worst = fe.literal(float("-inf" if low else "inf") if is_float else _MIN_I64 if low else _MAX_I64, self.type)
+        worst = fe.literal(float("-inf" if low else "inf") if is_float else -(2**63) if low else 2**63 - 1, self.type)
         return [(t, worst), (fe.ty("i64"), fe.literal(-1, I64))] if kind.startswith("arg") else [(t, worst)]
 
     def join(self, fe: FunctionEmitter, state: list[str], value: str, linear: str, spread: bool = False) -> list[str]:
