@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -21,8 +22,41 @@ class AllTerminals:
         return stream
 
 
-def make_parser(transformer: Any) -> Lark:
+class _File(str):
+    """A path that is the same to `str` wherever it is: Lark makes it part of what identifies the grammar."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "tables"
+
+
+class Kept(NamedTuple):
+    """What Lark made of the grammar, kept between processes: reading it back takes a twentieth of the time."""
+
+    get: Callable[[], bytes | None]
+    put: Callable[[bytes], None]
+
+
+def make_parser(transformer: Any, kept: Kept | None = None) -> Lark:
     """An LALR parser for one top-level item that calls `transformer` at each reduction, every token included."""
+    if kept is None:
+        return _parser(transformer)
+    try:
+        with tempfile.TemporaryDirectory(prefix="aotdiff-") as folder:
+            path, before = Path(folder) / "tables", kept.get()
+            if before is not None:
+                path.write_bytes(before)
+            lark = _parser(transformer, _File(path))
+            after = path.read_bytes()
+    except OSError:  # no room for the file
+        return _parser(transformer)
+    if after != before:
+        kept.put(after)
+    return lark
+
+
+def _parser(transformer: Any, file: str | None = None) -> Lark:
     from lark import Lark  # here: only a process that parses pays for the import
 
     return Lark(
@@ -33,4 +67,5 @@ def make_parser(transformer: Any) -> Lark:
         maybe_placeholders=True,
         postlex=AllTerminals(),
         transformer=transformer,
+        cache=file or False,
     )

@@ -8,7 +8,7 @@ is given up, but for the body of a function, which is still read for its own err
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -23,19 +23,25 @@ from aotdiff.frontend.lexing import read_tokens
 from aotdiff.frontend.shadowing import resolve_forms
 from aotdiff.frontend.syntax import explain, explain_item, names_meant
 from aotdiff.frontend.transform import TreeBuilder, kinds, normal, token_span
-from aotdiff.grammar import make_parser
+from aotdiff.grammar import Kept, make_parser
 
 HEADERS = kinds("FN FOR WHILE IF_STMT AT")  # what may end in a block that is read on its own
 
 MAX_STACK = 4000  # symbols the parser may have open: a chain of signs or `else if`, without brackets
 
 _lock = threading.Lock()  # one parser and one builder serve all threads
+_kept: list[Kept] = []
+
+
+def keep_tables(get: Callable[[], bytes | None], put: Callable[[bytes], None]) -> None:
+    """Keep the parser's tables for the next process; to be called before the first text is read."""
+    _kept[:] = [Kept(get, put)]
 
 
 @cache
 def parser() -> tuple[Lark, TreeBuilder]:
     builder = TreeBuilder()
-    return make_parser(builder), builder
+    return make_parser(builder, *_kept), builder
 
 
 def read_file(source: str, path: str, diagnostics: Diagnostics) -> ast.File:

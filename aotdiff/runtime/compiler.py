@@ -65,7 +65,10 @@ class Source:
         """Parse, with everything it imports, and check; raises a `CompileError` with all that is wrong."""
         from aotdiff.frontend.check import check
         from aotdiff.frontend.program import load, load_source
+        from aotdiff.frontend.reader import keep_tables
 
+        tables = cache.key("parser", cache.compiler_version())
+        keep_tables(lambda: cache.get(tables), lambda data: cache.put(tables, data))
         if self.on_disk:
             program = load(self.path)
         else:
