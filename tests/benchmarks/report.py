@@ -4,8 +4,8 @@
 
 Peers are whatever the interpreters in --pythons can import (the one that runs this is always tried) and, with a C
 compiler, adjoints written by hand in C. Peers that are missing leave the lines that need them open. Each figure comes
-from processes of its own, pinned to one core but for the line about two threads. Without peers but C it takes some
-minutes.
+from processes of its own, pinned to one core but for the line about two threads; ratios to C and numpy are those of
+calls that take turns in one process. Without peers but C it takes some minutes.
 """
 
 import argparse
@@ -31,6 +31,7 @@ FRAMEWORKS = ("jax", "torch", "enzyme")
 AGAINST_C = ("llsq", "lse", "gmm", "lstm", "kmeans", "rosenbrock", "heat", "ode")
 PRODUCTS = ("gmm_hvp", "rosenbrock_hvp", "mlp_hvp")
 LONG_ENOUGH = 2000.0  # us of work that two threads should share
+TURN, LEAST_TURNS = 100e-6, 15  # seconds that one turn takes at least, where two peers take turns; turns
 PAGES = 500_000  # bytes that no process can be asked to account for: pages of code, of Python's own
 GROWTH = {
     "lse": lambda n: {"n": n},
@@ -107,6 +108,39 @@ def one_process(request: dict) -> dict:
     return {"first_ms": first * 1e3, "peak": peak, "results": size, "faults": faults, "us": timed["median_us"]}
 
 
+def turn(request: dict) -> dict:
+    """The time of a gradient as a multiple of a peer's, by size: calls of both take turns in this process.
+
+    Whatever slows this machine down for a while then meets both. Of each the fastest quarter counts.
+    """
+    import run_peers
+
+    run_peers.pin(1)
+    found: dict[str, float] = {}
+    for size in SIZES:
+        data = inputs(request["eval"], size)
+        modules = [__import__(m) for m in ("aotdiff_peers", request["module"])]
+        calls = [m.build(request["eval"], data)["grad"] for m in modules]
+        for call in calls:
+            call()
+        repeats = max(1, round(TURN / max(seconds(calls[1], 3), 1e-9)))
+        taken: list[list[float]] = [[], []]
+        end = time.monotonic() + request["seconds"]
+        while time.monotonic() < end or len(taken[0]) < LEAST_TURNS:
+            for which, call in enumerate(calls):
+                taken[which].append(seconds(call, repeats))
+        ours, theirs = (sorted(t)[len(t) // 4] for t in taken)
+        found[size] = ours / theirs
+    return found
+
+
+def seconds(call: Callable[[], object], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
 def ask(python: str, env: dict, **request: object) -> dict:
     command = [python, str(HERE / "report.py"), "--one", json.dumps(request)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
@@ -134,9 +168,13 @@ def pythons(arguments: argparse.Namespace) -> list[str]:
 
 
 class Times:
-    """Medians by eval, size and peer; of the fastest calls instead where others use the machine too."""
+    """Medians by eval, size and peer; of the fastest calls instead where others use the machine too.
+
+    `turns` are ratios to peers that run in the process of aotdiff, by eval and peer and size (see `turn`).
+    """
 
     def __init__(self, measured: dict, fastest: bool = False):
+        self.turns: dict[tuple[str, str], dict[str, float]] = {}
         self.rows = {(r["eval"], r["size"], r["peer"]): r for r in measured["rows"] if "error" not in r}
         self.key = "min_us" if fastest else "median_us"
 
@@ -154,7 +192,22 @@ class Times:
 
     def ratios(self, name: str, peers: tuple[str, ...]) -> list[float | None]:
         """aotdiff as a multiple of the best of some peers, by size."""
-        return [over(self.grad(name, s), self.best(name, s, peers)) for s in SIZES]
+        return [max((r for p in peers if (r := self.ratio(name, s, p)) is not None), default=None) for s in SIZES]
+
+    def ratio(self, name: str, size: str, peer: str) -> float | None:
+        in_turn = self.turns.get((name, peer), {}).get(size)
+        return over(self.grad(name, size), self.grad(name, size, peer)) if in_turn is None else in_turn
+
+
+def take_turns(arguments: argparse.Namespace, evals: list[str], times: Times, env: dict) -> None:
+    """Fill `times.turns`, for the peers that this interpreter has."""
+    against = ("handc", "handc_peers", (*AGAINST_C, "blackscholes")), ("numpy", "numpy_ref", ("mlp",))
+    for peer, module, names in against:
+        for name in names if peer in arguments.peers else ():
+            if name in evals:
+                found = ask(sys.executable, env, turns=True, eval=name, module=module, seconds=3 * arguments.seconds)
+                if "error" not in found:
+                    times.turns[name, peer] = found
 
 
 def over(a: float | None, b: float | None) -> float | None:
@@ -326,7 +379,8 @@ def main() -> int:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(one_process(json.loads(arguments.one))))
+        request = json.loads(arguments.one)
+        print(json.dumps(turn(request) if "turns" in request else one_process(request)))
         return 0
     import run_peers
     import workloads
@@ -339,6 +393,7 @@ def main() -> int:
         env = {**run_peers.child_env(1), "AOTDIFF_CACHE": cache}
         measured = timings(arguments, ["aotdiff", *peers], 1, env)
         times = Times(measured, arguments.fastest)
+        take_turns(arguments, evals, times, env)
         rows = speed_lines(times, evals)
         if "work" not in arguments.skip:
             rows += work_lines(evals)

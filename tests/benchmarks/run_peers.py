@@ -48,6 +48,7 @@ def child_env(threads, malloc="arena"):
     if malloc == "arena":
         env["GLIBC_TUNABLES"] = ARENA
     env.pop("OPENBLAS_CORETYPE", None)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # else a first call compiles the peer's own Python each time
     for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC"):
         env[k] = str(threads)
     eigen = "true" if threads > 1 else "false"
