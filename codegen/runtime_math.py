@@ -15,7 +15,6 @@ from aotdiff.codegen.scalartext import ScalarText
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
-    from aotdiff.codegen.function import FunctionEmitter
     from aotdiff.codegen.module import ModuleText
 
 _INLINE, _CALLED, _WITH_MEMORY = "#4", "#3", "#0"
@@ -68,12 +67,21 @@ class MathText(ScalarText):
         return self.intrinsic(name, self.kind, [x])
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        """Horner; coefficients from the constant term up."""
+        """Coefficients from the constant term up; of a long one the even and the odd powers apart, which wait less."""
+        if len(coefficients) >= 8:
+            square = self.op(f"fmul {self.t} {x}, {x}")
+            even, odd = self.polynomial(square, coefficients[::2]), self.polynomial(square, coefficients[1::2])
+            return self.multiply_add(x, odd, even)
         value = self.c(coefficients[-1])
         for a in reversed(coefficients[:-1]):
             scaled = self.op(f"fmul contract {self.t} {value}, {x}")
             value = self.op(f"fadd contract {self.t} {scaled}, {self.c(a)}")
         return value
+
+    def multiply_add(self, x: str, y: str | float, z: str | float) -> str:
+        """x * y + z, in one rounding where the machine has it; never reordered."""
+        product = self.op(f"fmul contract {self.t} {x}, {self.c(y)}")
+        return self.op(f"fadd contract {self.t} {product}, {self.c(z)}")
 
     def power(self, x: str, n: int) -> str:
         """x ** n, n >= 1, by squaring."""
@@ -90,9 +98,7 @@ class MathText(ScalarText):
         self.do(f"ret {self.t} {self.c(x)}")
 
 
-def call(
-    module: ModuleText, fe: FunctionEmitter | MathText, name: str, kind: str, args: Sequence[str], order: int | None
-) -> str:
+def call(module: ModuleText, fe: ScalarText, name: str, kind: str, args: Sequence[str], order: int | None) -> str:
     """Emit a call, and the function if it is the first."""
     write, wide, attributes, arity = FUNCTIONS[name]
     if fe.lanes > 1 and attributes != _INLINE:
@@ -114,6 +120,43 @@ def call(
 
     module.define(symbol, make)
     return fe.op(f"call {t} {symbol}({', '.join(f'{type_} {a}' for type_, a in zip(types, args, strict=True))})")
+
+
+# exp in lanes -----------------------------------------------------------------------------------------------
+
+# (exp(r) - 1 - r) / r ** 2 for |r| <= log(2) / 2, to 4e-18 of exp(r).
+_EXP = (
+    0.5000000000000011, 0.1666666666666641, 0.041666666666529725, 0.008333333333494976, 0.0013888888943759965,
+    0.00019841269505773776, 2.480149294963387e-05, 2.7557586803895326e-06, 2.76303062502936e-07, 2.5000018833187374e-08,
+)  # fmt: skip
+_LOG2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)  # times an exponent, the first is exact
+_ROUND = 1.5 * 2.0**52  # what is added to it becomes an integer, which is in the lowest bits
+
+
+def _exp(f: MathText) -> None:
+    """exp of f64, to 0.8 units in the last place: nothing is looked up and nothing called, unlike in libmvec."""
+    x = f.choose(f.compare("ogt", "%x", 710.0), 710.0, "%x")  # a NaN stays
+    x = f.choose(f.compare("olt", x, -746.0), -746.0, x)
+    n = f.op(f"fsub {f.t} {f.multiply_add(x, 1 / math.log(2.0), _ROUND)}, {f.c(_ROUND)}")
+    r = f.multiply_add(n, -_LOG2[1], f.multiply_add(n, -_LOG2[0], x))
+    square = f.op(f"fmul {f.t} {r}, {r}")
+    value = f.op(f"fadd {f.t} {f.multiply_add(square, f.polynomial(r, _EXP), r)}, {f.c(1.0)}")
+    f.ret(f.module.target.scale(f, value, n))
+
+
+def scale(f: MathText, x: str, n: str) -> str:
+    """x * 2 ** n for integers -1100 < n < 1100 in f64: half of n and the rest, as 2 ** n itself may have no number."""
+    first = f.multiply_add(n, 0.5, _ROUND)
+    half = f.op(f"fsub {f.t} {first}, {f.c(_ROUND)}")
+    second = f.op(f"fadd {f.t} {f.op(f'fsub {f.t} {n}, {half}')}, {f.c(_ROUND)}")
+    integer = f.ty("i64")
+    for k in (first, second):
+        bits = f.op(f"bitcast {f.t} {k} to {integer}")
+        shifted = f.op(f"shl {integer} {bits}, {f.literal(52, Scalar('i64'))}")
+        biased = f.op(f"add {integer} {shifted}, {f.literal(1023 << 52, Scalar('i64'))}")
+        power = f.op(f"bitcast {integer} {biased} to {f.t}")
+        x = f.op(f"fmul {f.t} {x}, {power}")
+    return x
 
 
 # Short ones -------------------------------------------------------------------------------------------------
@@ -424,6 +467,7 @@ _X, _XY, _XN = ("x",), ("x", "x"), ("x", "i64")
 
 # name -> (writer, f32 by way of f64, attributes, operands)
 FUNCTIONS: dict[str, tuple[_Writer, bool, str, tuple[str, ...]]] = {
+    "exp": (_exp, False, _INLINE, _X),
     "sigmoid": (_sigmoid, False, _INLINE, _X),
     "sech2": (_sech2, False, _INLINE, _X),
     "sigmoid_tail": (_sigmoid_tail, False, _INLINE, _X),

@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import failure, memory, pieces, stack, system, team
+from aotdiff.codegen import failure, memory, pieces, runtime_math, stack, system, team
 from aotdiff.codegen.loader import libmvec
 from aotdiff.codegen.values import LLVM_TYPES, Handle, llvm_type
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aotdiff.codegen.function import FunctionEmitter
+    from aotdiff.codegen.runtime_math import MathText
     from aotdiff.codegen.scalartext import ScalarText
     from aotdiff.codegen.valuetext import ValueText
 
@@ -68,6 +69,7 @@ class CpuTarget:
         arch = triple.split("-")[0]
         classes = _X86 if arch in ("x86_64", "amd64") else _ARM if arch in ("aarch64", "arm64") else ()
         usable = vector_math and system.system_of(triple) == "linux" and platform.system() == "Linux"
+        self._scales = arch in ("x86_64", "amd64") and features.get("avx512f", False)
         self.vectors = tuple(c for c in classes if usable and features.get(c.feature, c.letter == "n"))
 
     def math(self, fe: ScalarText, name: str, kind: str, args: Sequence[str]) -> str:
@@ -80,6 +82,18 @@ class CpuTarget:
         fast = fe.module.fast
         return fe.op(f"call {fast}{t} @{symbol}({', '.join(f'{t} {a}' for a in args)}){group}")
 
+    def scale(self, f: MathText, x: str, n: str) -> str:
+        """x * 2 ** n in lanes of f64, for integers -1100 < n < 1100."""
+        if f.lanes % 8 or not self._scales:
+            return runtime_math.scale(f, x, n)
+        t, name = "<8 x double>", "@llvm.x86.avx512.mask.scalef.pd.512"
+        f.module.declare(f"declare {t} {name}({t}, {t}, {t}, i8, i32)")
+
+        def part(args: list[str]) -> str:
+            return f.op(f"call {t} {name}({t} {args[0]}, {t} {args[1]}, {t} zeroinitializer, i8 -1, i32 4)")
+
+        return f.in_parts("f64", [x, n], 8, part)
+
     def remainder(self, fe: ScalarText, kind: str, x: str, y: str) -> str:
         """x - y trunc(x / y), exactly."""
         return fe.op(f"frem {fe.module.fast}{fe.ty(kind)} {x}, {y}")
@@ -90,7 +104,9 @@ class CpuTarget:
         return fe.op(f"call double @lgamma_r(double {x}, ptr {fe.alloca('i32', 4)})")
 
     def _vector_math(self, fe: ScalarText, name: str, symbol: str, kind: str, args: Sequence[str]) -> str:
-        """Calls of the widest vector version that fits, else of the scalar function lane by lane."""
+        """The widest vector version that fits, else the scalar function lane by lane."""
+        if name == "exp" and kind == "f64":
+            return runtime_math.call(fe.module, fe, name, kind, args, None)
         for c in reversed(self.vectors):
             width = c.bits // (64 if kind == "f64" else 32)
             vector = "" if width > fe.lanes else self._declared(fe, name, kind, len(args), width)
