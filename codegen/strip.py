@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import checks, ranges
+from aotdiff.codegen import checks, leftover, ranges
 from aotdiff.codegen.checks import printable
 from aotdiff.codegen.horizontal import horizontal, horizontal_index
-from aotdiff.codegen.lanes import MANY, Plan, plan_of
-from aotdiff.codegen.par import Level, Map, Reduction, level_with_looks
+from aotdiff.codegen.lanes import Plan, plan_of
+from aotdiff.codegen.par import Map, Reduction, level_with_looks
 from aotdiff.codegen.turn import turn, turn_back
 from aotdiff.codegen.values import Handle, Ref, element_size, llvm_type, memory_type
 
@@ -98,8 +98,9 @@ class Strip:
         )
         return fe.op(f"icmp ne {t} {value}, zeroinitializer") if element.kind == "bool" else value
 
-    def store_contiguous(self, fe: FunctionEmitter, element: Scalar, value: str, ptr: str) -> None:
-        if not self.masks:
+    def store_contiguous(self, fe: FunctionEmitter, element: Scalar, value: str, ptr: str, idle: bool = False) -> None:
+        """Into consecutive elements; `idle`: idle lanes may be stored, too."""
+        if not self.masks or idle:
             fe.store_element(element, value, ptr, self.lanes, element_size(element))
             return
         t = memory_type(element, self.lanes)
@@ -260,12 +261,6 @@ def _bits(element: Scalar) -> str:
     return "i8" if element.kind == "bool" else element.kind
 
 
-def first_lanes(fe: FunctionEmitter, count: str, lanes: int) -> str:
-    """The mask of the first `count` lanes."""
-    numbers = "<" + ", ".join(f"i64 {n}" for n in range(lanes)) + ">"
-    return fe.op(f"icmp slt <{lanes} x i64> {numbers}, {fe.splat(count, 'i64', lanes)}")
-
-
 def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
     """How to make strips of a `par`, if that is possible and pays."""
     if fe.strip is not None or not fe.module.strips or not op.attrs["rank"]:
@@ -279,25 +274,18 @@ def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, st
     Gives the accumulators.
     """
     state = [name for _, name in states]
-    body = _Body(fe, nest, plan, plan.lanes * plan.several, linear)
+    body = Body(fe, nest, plan, plan.lanes * plan.several, linear)
     known = ranges.find(nest.op)
     if known is not None:
         low, main, vectors = body.inner(known)
         state = body.joined(vectors, state)
-        body = _Body(fe, nest, plan, plan.lanes, linear)
+        body = body.narrow()
         return body.joined(body.edges(low, main), state)
     main, vectors = body.whole()
-    if plan.several == MANY and not nest.reductions:
-        body.few_or_many(main)
-        return state
-    if plan.several in (1, MANY):
-        return body.joined(body.rest(main, vectors), state)
-    state = body.joined(vectors, state)
-    body = _Body(fe, nest, plan, plan.lanes, linear)
-    return body.joined(body.rests(main), state)
+    return leftover.emit(body, main, vectors, state)
 
 
-class _Body:
+class Body:
     """The body of a `par`, for so many lanes."""
 
     def __init__(self, fe: FunctionEmitter, nest: Nest, plan: Plan, lanes: int, linear: str):
@@ -305,6 +293,14 @@ class _Body:
         self.wide = [Reduction(r.kind, r.type, lanes) for r, _ in nest.reductions]
         look = nest.look(fe, len(nest.lead) - 1, False)
         self.look = lanes * look if 1 < look <= checks.SEVERAL else look
+
+    def starts(self) -> list[tuple[str, str]]:
+        """Type and start of the accumulators of the lanes."""
+        return [s for r in self.wide for s in r.starts(self.fe)]
+
+    def narrow(self, vectors: int = 1) -> Body:
+        """The same for so many vectors."""
+        return Body(self.fe, self.nest, self.plan, self.plan.lanes * vectors, self.linear)
 
     def whole(self) -> tuple[str, list[str]]:
         """All whole strips: (the iteration behind them, accumulators)."""
@@ -317,7 +313,7 @@ class _Body:
     def _run(self, start: str, end: str, decided: dict[Value, bool]) -> list[str]:
         """Whole strips from `start` to before `end`. Arg-reductions begin with the indices of the first strip."""
         fe, lanes = self.fe, self.lanes
-        states = [s for r in self.wide for s in r.starts(fe)]
+        states = self.starts()
         numbers = ", ".join(f"i64 {n}" for n in range(lanes))
         for n, (type_, _) in enumerate(states):
             if self._is_index(n):
@@ -361,55 +357,18 @@ class _Body:
         """What is before `low` and what comes from `main` on, in strips with some lanes idle in the last of each."""
         fe, (start, end) = self.fe, self.nest.span(-1)
         if low == start:
-            return self.rests(main)
+            return leftover.rests(self, main, False)
         begin = fe.op(f"select i1 {fe.op(f'icmp slt i64 {start}, {low}')}, i64 {start}, i64 {main}")
-        states = [s for r in self.wide for s in r.starts(fe)]
+        states = self.starts()
         level = level_with_looks(fe, end, states, self.look, self.lanes, begin)
         before = fe.op(f"icmp slt i64 {level.index}, {low}")
         left = fe.op(f"sub i64 {fe.op(f'select i1 {before}, i64 {low}, i64 {end}')}, {level.index}")
-        following = self.strip(level.index, level.accumulators, [first_lanes(fe, left, self.lanes)])
+        following = self.strip(level.index, level.accumulators, [leftover.first_lanes(fe, left, self.lanes)])
         last = fe.op(f"icmp sle i64 {left}, {self.lanes}")
         jump = fe.op(f"sub i64 {main}, {level.index}")
         level.step = fe.op(f"select i1 {fe.op(f'and i1 {before}, {last}')}, i64 {jump}, i64 {self.lanes}")
         level.close(fe, following)
         return level.accumulators
-
-    def rests(self, main: str) -> list[str]:
-        """What is left after `main` iterations, in strips with some lanes idle in the last."""
-        fe, extent = self.fe, self.nest.span(-1)[1]
-        level = Level(fe, extent, [s for r in self.wide for s in r.starts(fe)], self.lanes, main)
-        active = first_lanes(fe, fe.op(f"sub i64 {extent}, {level.index}"), self.lanes)
-        level.close(fe, self.strip(level.index, level.accumulators, [active]))
-        return level.accumulators
-
-    def rest(self, main: str, state: list[str]) -> list[str]:
-        """What is left after `main` iterations, fewer than lanes, in one strip."""
-        fe, lanes = self.fe, self.lanes
-        rest, done, before = fe.label("rest"), fe.label("whole"), fe.block_name
-        left = fe.op(f"sub i64 {self.nest.span(-1)[1]}, {main}")
-        fe.branch(fe.op(f"icmp sgt i64 {left}, 0"), rest, done)
-        fe.start(rest)
-        active = first_lanes(fe, left, lanes)
-        last = self.strip(main, state, [active])
-        after = fe.block_name
-        fe.jump(done)
-        fe.start(done)
-        types = [t for r in self.wide for t, _ in r.starts(fe)]
-        return [fe.phi(t, (a, before), (b, after)) for t, a, b in zip(types, state, last, strict=True)]
-
-    def few_or_many(self, main: str) -> None:
-        """What is left after `main` iterations: one vector if that is enough, else a strip of all its vectors."""
-        fe = self.fe
-        few, many, end = fe.label("few"), fe.label("many"), fe.label("end")
-        left = fe.op(f"sub i64 {self.nest.span(-1)[1]}, {main}")
-        fe.branch(fe.op(f"icmp sle i64 {left}, {self.plan.lanes}"), few, many)
-        fe.start(few)
-        _Body(fe, self.nest, self.plan, self.plan.lanes, self.linear).rest(main, [])
-        fe.jump(end)
-        fe.start(many)
-        self.rest(main, [])
-        fe.jump(end)
-        fe.start(end)
 
     def joined(self, vectors: list[str], state: list[str]) -> list[str]:
         """Accumulators of the lanes joined with those of the iterations before."""
@@ -423,9 +382,18 @@ class _Body:
         return joined
 
     def strip(
-        self, base: str, state: list[str], masks: list[str], decided: dict[Value, bool] | None = None
+        self,
+        base: str,
+        state: list[str],
+        masks: list[str],
+        decided: dict[Value, bool] | None = None,
+        padded: bool = False,
     ) -> list[str]:
-        """One strip, beginning at iteration `base`; gives the new accumulators."""
+        """One strip, beginning at iteration `base`; gives the new accumulators.
+
+        padded: idle lanes are in the last of its vectors only, and the vectors before are whole ones from iteration 0
+        on, so that idle lanes have slots at the end of a block of the workspace.
+        """
         fe, nest, lanes = self.fe, self.nest, self.lanes
         index = nest.region.args[-1]
         fe.strip = Strip(lanes, self.plan.varying, self.plan.local, {index: base}, masks, {}, index, decided or {})
@@ -438,7 +406,7 @@ class _Body:
         fe.run(scope)
         following = self._join(state, at)
         for m in nest.maps:
-            _store(fe, m, at)
+            _store(fe, m, at, padded and not nest.parts)
         for buffer in turned:
             buffer.pinned = False
         for line in fe.free_rest(scope):
@@ -462,13 +430,17 @@ class _Body:
         return following
 
 
-def _store(fe: FunctionEmitter, m: Map, linear: str) -> None:
-    """What the lanes yield for a map, into consecutive slots."""
+def _store(fe: FunctionEmitter, m: Map, linear: str, idle: bool) -> None:
+    """What the lanes yield for a map, into consecutive slots; `idle`: in a block idle lanes have slots, too.
+
+    A load has to wait until a store of some lanes only has reached the cache, but not for one of all.
+    """
     found, strip = fe.env[m.value], fe.strip
     assert strip is not None
     if not isinstance(found, Ref):
         assert isinstance(m.value.type, Scalar)
-        strip.store_contiguous(fe, m.value.type, fe.as_vector(m.value), m.slot(fe, linear))
+        idle = idle and m.array.is_block and len(m.array.dims) == 1
+        strip.store_contiguous(fe, m.value.type, fe.as_vector(m.value), m.slot(fe, linear), idle)
         return
     if found.ptr == "null":
         return

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen import checks, pack
+from aotdiff.codegen.leftover import first_lanes
 from aotdiff.codegen.par import Level, Reduction, level_with_looks
-from aotdiff.codegen.strip import Strip, first_lanes
+from aotdiff.codegen.strip import Strip
 from aotdiff.codegen.text import is_literal
 from aotdiff.codegen.turn import turn
 

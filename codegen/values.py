@@ -65,6 +65,14 @@ class Ref:
     part: bool = False
     lanes: int = 1
 
+    @property
+    def is_block(self) -> bool:
+        """Whether it is a whole block of the workspace, which ends at a multiple of 64 bytes."""
+        buffer = self.buffer
+        if buffer is None or self.part or buffer.ptr != self.ptr:
+            return False
+        return buffer.flag == "true" and not buffer.pinned and not buffer.stack
+
 
 @dataclass(slots=True)
 class Handle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -399,3 +400,59 @@ def test_sums_of_columns_of_any_number(columns: int, monkeypatch: pytest.MonkeyP
 
     module = single([("x", MATRIX)], lambda b, x: b.par([b.dim(x, 1)], ["map"], lambda b, j: column(b, x, j)))
     agree(module, rng().normal(size=(11, columns)))
+
+
+@pytest.mark.parametrize("several", [1, 2, 4, lanes.MANY])
+@pytest.mark.parametrize("n", [1, 8, 9, 14, 31, 70, 125])
+def test_idle_lanes_are_stored_in_their_own_block(n: int, several: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a strip of too few iterations stores behind the end of an array leaves the next one alone."""
+    monkeypatch.setattr(lanes, "_several", lambda *_: several)
+
+    def body(b, x):
+        size = b.dim(x, 0)
+
+        def step(b, k, total):
+            def three(b, i):
+                v = b.read(x, i)
+                return [b.mul(v, b.const(2.0)), b.scalar("exp", v), b.add(v, total)]
+
+            def last(b, i):
+                at = b.sub(b.sub(size, b.i64(1)), i)
+                return [b.add(b.mul(b.read(made[0], at), b.read(made[1], i)), b.read(made[2], at))]
+
+            made = b.par([size], ["map", "map", "map"], three)
+            return b.par([size], ["sum"], last)
+
+        return b.for_(b.i64(3), [b.const(0.5)], step)
+
+    agree(single([("x", VECTOR)], body), rng(n).normal(size=n), rtol=1e-10)
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_rows_of_their_own_are_stored_whole(several: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load from what only some lanes have stored would wait for the cache."""
+    monkeypatch.setattr(lanes, "_several", lambda *_: several)
+
+    def body(b, x):
+        size = b.dim(x, 0)
+
+        def step(b, k, total):
+            made = b.par([size], ["map"], lambda b, i: [b.scalar("exp", b.mul(total, b.read(x, i)))])[0]
+            return [b.add(total, b.read(made, k))]
+
+        return b.for_(b.i64(3), [b.const(0.5)], step)
+
+    module = single([("x", VECTOR)], body)
+    text = emit_llvm(module, ["f"])
+    assert "@llvm.masked.load" in text
+    assert "@llvm.masked.store" not in text
+    agree(module, rng().normal(size=11))
+
+
+def test_two_vectors_are_left_over_at_once() -> None:
+    def body(b, x):
+        return b.par([b.dim(x, 0)], ["map"], lambda b, i: [b.scalar("exp", b.read(x, i))])
+
+    text = emit_llvm(single([("x", VECTOR)], body), ["f"])
+    widths = set(re.findall(r"@llvm.masked.load.v(\d+)f64", text))
+    assert len(widths) == 2
