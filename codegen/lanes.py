@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aotdiff.ir.graph import Op, Region, Value
@@ -62,6 +63,11 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
         sums = next(len(inner.results) for inner in region.ops if inner.name == "par")
         several = min(several, 4 if sums == 1 else 2 if sums == 2 else 1)  # more than sixteen vectors have no registers
     return Plan(lanes, several, flow.varying, flow.local, rows)
+
+
+def has_none(loops: Sequence[Op], lanes: int) -> bool:
+    """Whether none of these loops, each in the one before, becomes strips, although there are lanes."""
+    return lanes > 1 and all(plan_of(op, lanes) is None for op in loops)
 
 
 def is_contraction(op: Op) -> bool:

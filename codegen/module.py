@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aotdiff.codegen import runtime_math, sort, team
+from aotdiff.codegen import lanes, runtime_math, sort, team
 from aotdiff.codegen.bufferize import analyse, call_order, recursive_functions, summarise
 from aotdiff.codegen.calls import EntryEmitter, InternalEmitter
 from aotdiff.codegen.records import RecordFunctions, RecordText, function_names
 from aotdiff.codegen.text import c_string
 
 from aotdiff.ir.graph import Module
+from aotdiff.passes.maths_apart import move_apart
 
 if TYPE_CHECKING:
     from aotdiff.codegen.driver import Options
@@ -142,6 +143,8 @@ class ModuleText:
             func = self.graph.funcs[name]
             if name not in called and name not in exports:
                 continue
+            if self.strips:
+                move_apart(func, lambda loops: lanes.has_none(loops, self.target.lanes()))
             flow = analyse(func, self.summaries)
             if name in called:
                 self._functions.append(self.internal(self, func, flow, name in recursive).emit())

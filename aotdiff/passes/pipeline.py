@@ -29,6 +29,7 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     inline,
     lift_accumulators,
     map_loops,
+    maths_apart,
     merge_accumulators,
     merge_branches,
     parallel_loops,
