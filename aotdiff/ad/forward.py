@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from aotdiff.ad.demand import demanded
 from aotdiff.ad.dependence import Dependence, Summary
 from aotdiff.ad.forward_sweep import Sweep
-from aotdiff.ad.guards import demanded
+from aotdiff.ad.guards import bools
 from aotdiff.ad.requests import Request, calling, has_rule, request_of
 from aotdiff.ad.tangents import Tangents
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Func, Module, Region, Value
-from aotdiff.ir.types import BOOL, is_differentiable
+from aotdiff.ir.types import Array, is_differentiable
 
 if TYPE_CHECKING:
     from aotdiff.ad.reverse import Pullbacks
@@ -93,24 +94,36 @@ class Forward:
         self.dependence.solve(name, mask)
         return self.inner(name, mask)
 
-    def inner(self, name: str, mask: tuple[bool, ...], flags: tuple[bool, ...] = ()) -> tuple[Func, Summary]:
-        """The version for calls: parameters, tangents of those in `mask`, then of handles; results, active tangents,
-        guards of the tangents in `flags` (one per result or none at all)."""
+    def asks(self, name: str, mask: tuple[bool, ...], flags: tuple[bool, ...]) -> list[int]:
+        """Array parameters the version for calls can use guards of, where there are elements without a tangent."""
+        func = self.module.funcs[name]
+        arrays = {i: p for i, p in enumerate(func.params) if mask[i] and isinstance(p.type, Array)}
+        flagged = [v for v, on in zip(func.body.yielded, flags, strict=True) if on]
+        _, elements = demanded(func.body, self.dependence.active[name, mask], flagged, set(arrays.values()))
+        return [i for i, p in arrays.items() if p in elements]
+
+    def inner(self, name: str, mask: tuple[bool, ...], flags: tuple[bool, ...] = (),
+              guarded: tuple[int, ...] = ()) -> tuple[Func, Summary]:
+        """The version for calls: parameters, tangents of those in `mask`, then of handles, guards of the parameters
+        `guarded`; results, active tangents, guards of the tangents in `flags` (one per result or none at all)."""
         func = self.module.funcs[name]
         summary = self.dependence.summary(name, mask)
-        key = ("tangents", name, mask, self.tangents.signature(), *([flags] if any(flags) else []))
+        key = ("tangents", name, mask, self.tangents.signature(), *([flags] if any(flags) else []), *guarded)
         if key in self._made:
             return self._made[key], summary
         active = [i for i, on in enumerate(summary.results) if on]
         flagged = [i for i, on in enumerate(flags) if on]
-        types = [self.tangents.type_of(func.result_types[i]) for i in active] + [BOOL] * len(flagged)
+        types = [self.tangents.type_of(func.result_types[i]) for i in active]
+        types += [bools(func.result_types[i]) for i in flagged]
         new = self._register(key, func, [*func.result_types, *types])
         params = self._params(new, func)
         given = {i: self._tangent_param(new, func.params[i]) for i, on in enumerate(mask) if on}
         given |= {i: self._tangent_param(new, func.params[i]) for i, on in enumerate(summary.handles) if on}
         b = Builder(new.body, func.loc)
         yielded = func.body.yielded
-        sweep = self._sweep(func, mask, params, given, [yielded[i] for i in flagged])
+        sweep = self._sweep(func, mask, params, given, [yielded[i] for i in flagged], guarded)
+        for i in guarded:
+            sweep.guards[func.params[i]] = new.body.add_arg(bools(func.params[i].type), "live")
         sweep.run(func.body, b)
         tangents = [sweep.tangent(b, yielded[i]) for i in active]
         b.ret([sweep.env[v] for v in yielded] + tangents + [sweep.guard(b, yielded[i]) for i in flagged])
@@ -155,11 +168,12 @@ class Forward:
         return new.body.add_arg(self.tangents.type_of(param.type), f"{param.name}_tan" if param.name else "tan")
 
     def _sweep(self, func: Func, mask: tuple[bool, ...], params: list[Value], given: dict[int, Value],
-               flagged: Sequence[Value] = ()) -> Sweep:
+               flagged: Sequence[Value] = (), guarded: Sequence[int] = ()) -> Sweep:
         env = dict(zip(func.params, params, strict=True))
         tan = {func.params[i]: t for i, t in given.items()}
         active = self.dependence.active[func.name, mask]
-        return Sweep(self, active, demanded(func.body, active, flagged), env, tan)
+        partly = {func.params[i] for i in guarded}
+        return Sweep(self, active, *demanded(func.body, active, flagged, partly), env, tan)
 
 
 def _note(func: Func, sweep: Sweep) -> None:

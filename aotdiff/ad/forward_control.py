@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aotdiff.ad import guards
+from aotdiff.ad.dependence import map_results
+from aotdiff.ad.guards import bools, or_given
 from aotdiff.ir.builder import Builder
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.rewrite import free_values, substitute
@@ -63,7 +65,7 @@ def par(sweep: Sweep, b: Builder, op: Op) -> None:
         result, t = op.results[r], sweep.known(inner, value)
         if result not in sweep.active or t is None:
             continue
-        extra, close = _tangent_results(sweep, b, op, r, kind, t)
+        extra, close = _tangent_results(sweep, b, inner, op, r, kind, t)
         finish.append((result, close, list(range(len(values), len(values) + len(extra)))))
         for extra_kind, extra_value in extra:
             kinds.append(extra_kind)
@@ -76,7 +78,7 @@ def par(sweep: Sweep, b: Builder, op: Op) -> None:
         sweep.set(result, *close([new.results[i] for i in at]))
 
 
-def _tangent_results(sweep: Sweep, b: Builder, op: Op, r: int, kind: str,
+def _tangent_results(sweep: Sweep, b: Builder, inner: Builder, op: Op, r: int, kind: str,
                      t: Value) -> tuple[list[tuple[str, Value]], Callable[[list[Value]], Tangent]]:
     """Further results of the copied `par` for the tangent of result r, and what makes the tangent of them."""
     value = sweep.env[op.regions[0].yielded[r]]
@@ -85,18 +87,23 @@ def _tangent_results(sweep: Sweep, b: Builder, op: Op, r: int, kind: str,
             # The body cannot be run again: it would add to its accumulators twice.
             return [(f"arg{kind}", value), ("map", t)], lambda found: _pick(sweep, b, op, r, found[0], found[1])
         return [(f"arg{kind}", value)], lambda found: _pick(sweep, b, op, r, found[0], None)
-    extra, guard = _guard_results(sweep, b, op, r, kind)
+    extra, guard = _guard_results(sweep, b, inner, op, r, kind)
     if kind in ("map", "sum"):
         return [(kind, t), *extra], lambda found: (found[0], guard(found[1:]))
     assert kind == "prod"
     return [("map", value), ("map", t), *extra], lambda found: (_product(b, *found[:2]), guard(found[2:]))
 
 
-def _guard_results(sweep: Sweep, b: Builder, op: Op, r: int,
+def _guard_results(sweep: Sweep, b: Builder, inner: Builder, op: Op, r: int,
                    kind: str) -> tuple[list[tuple[str, Value]], Callable[[list[Value]], Value | None]]:
     """The guard of the tangent of a map, a sum or a product: further results of the `par`, what makes it of them."""
-    guard = sweep.guards.get(op.regions[0].yielded[r])
-    if op.results[r] not in sweep.demanded or isinstance(op.regions[0].yielded[r].type, Array):
+    value = op.regions[0].yielded[r]
+    guard = sweep.guards.get(value)
+    if isinstance(value.type, Array):
+        if op.results[r] not in sweep.elements or guard is None:
+            return [], lambda _: None
+        return [(kind, sweep.guard(inner, value))], lambda found: found[0]
+    if op.results[r] not in sweep.demanded:
         return [], lambda _: None
     if guard is not None:
         return [("map" if kind == "map" else "any", guard)], lambda found: found[0]
@@ -176,61 +183,116 @@ def _loop(sweep: Sweep, b: Builder, op: Op, operands: list[Value], conds: list[R
     sizes = _inner_sizes(sweep.get(operands[carries:]), kinds, body.yielded[carries:])
     active = [i for i in range(carries) if body.args[1 + i] in sweep.active]
     inits = sweep.get(operands[:carries]) + [sweep.tangent(b, operands[i]) for i in active]
-    region = _new_region(sweep, body.args, [body.args[1 + i] for i in active])
-    flags = [_Flag(sweep, b, op, i, operands[i]) for i in active if op.results[i] in sweep.demanded]
-    inner = Builder(region, op.loc)
-    sweep.run(body, inner)
+    flags = [_Flag(sweep, op, i, operands[i]) for i in active if op.results[i] in sweep.demanded]
+    region, inner = _body(sweep, op, active, flags)
     yielded = [sweep.env[v] for v in body.yielded]
     carried = yielded[:carries] + [sweep.tangent(inner, body.yielded[i]) for i in active]
-    for flag in flags:
-        flag.close(sweep, inner, body)
     kept = [flag for flag in flags if flag.carried]
     carried += [flag.yielded for flag in kept]
     maps = [m for m in range(len(kinds)) if body.yielded[carries + m] in sweep.tan]
-    inner.ret(carried + yielded[carries:] + [sweep.tangent(inner, body.yielded[carries + m]) for m in maps])
+    guarded = _guarded_maps(sweep, op, maps)
+    mapped = [sweep.tangent(inner, body.yielded[carries + m]) for m in maps]
+    mapped += [sweep.guard(inner, body.yielded[carries + m]) for m in guarded]
+    inner.ret(carried + yielded[carries:] + mapped)
     _place_flags(region, flags)
     regions = [_copied_condition(sweep, cond, active, kept) for cond in conds]
-    all_kinds = kinds + [kinds[m] for m in maps]
-    all_sizes = [s for m in [*range(len(kinds)), *maps] for s in sizes[m]]
-    new = make(inits + [flag.init for flag in kept], [*regions, region], all_kinds, all_sizes)
+    all_kinds = kinds + [kinds[m] for m in [*maps, *guarded]]
+    all_sizes = [s for m in [*range(len(kinds)), *maps, *guarded] for s in sizes[m]]
+    new = make(inits + [flag.written_init(b) for flag in kept], [*regions, region], all_kinds, all_sizes)
     rest = new.results[carries + len(active) + len(kept) :]
     for flag, result in zip(kept, new.results[carries + len(active) :], strict=False):
         flag.result = result
     count = new.results[len(inits) + len(kept)] if op.name == "while" else sweep.env[op.operands[0]]
-    _loop_results(sweep, op, new, active, maps, rest, {f.index: f.final(b, count) for f in flags})
+    _loop_results(sweep, op, new, active, (maps, guarded), rest, {f.index: f.final(b, count) for f in flags})
+
+
+def _body(sweep: Sweep, op: Op, active: list[int], flags: list[_Flag]) -> tuple[Region, Builder]:
+    """The body without its `yield`, written until the flags are what it makes of them."""
+    body = op.regions[-1]
+    while True:
+        region = _new_region(sweep, body.args, [body.args[1 + i] for i in active])
+        inner = Builder(region, op.loc)
+        for flag in flags:
+            flag.open()
+        sweep.run(body, inner)
+        widened = [flag.widen() for flag in flags]
+        if not any(widened):
+            break
+    for flag in flags:
+        flag.close(inner)
+    return region, inner
+
+
+def _guarded_maps(sweep: Sweep, op: Op, maps: list[int]) -> list[int]:
+    """Which of the loop's maps of tangents have one of guards beside them: of arrays that have one per element."""
+    results, yielded = map_results(op), op.regions[-1].yielded[op.attrs["carries"] :]
+    given = {m: g for m in maps if (g := sweep.guards.get(yielded[m])) is not None}
+    return [m for m, guard in given.items() if results[m] in sweep.elements and isinstance(guard.type, Array)]
 
 
 class _Flag:
-    """The guard of a carried tangent: a carried bool, or known from the number of the iteration, or not needed."""
+    """The guard of a carried tangent: a carried bool, or known from the number of the iteration, or not needed.
 
-    def __init__(self, sweep: Sweep, b: Builder, op: Op, index: int, init: Value):
+    Of an array it is one for all of it at first; one per element if the body writes it in places (`wide`).
+    """
+
+    def __init__(self, sweep: Sweep, op: Op, index: int, init: Value):
         self.index = index
-        arg = op.regions[-1].args[1 + index]
-        guard = sweep.guards.get(init)
-        if guard is not None and isinstance(guard.type, Array):
-            guard = None
-        self.always = init in sweep.tan and guard is None
-        self.init = b.true() if self.always else guard or b.false()
-        self.given = guard
-        self.value = Value(BOOL, f"{arg.name}_live" if arg.name else "live")
+        self.sweep = sweep
+        self.init = init
+        self.arg = op.regions[-1].args[1 + index]
+        self.end = op.regions[-1].yielded[index]
+        self.is_array = isinstance(self.arg.type, Array)
+        self.by_element = self.is_array and op.results[index] in sweep.elements
+        self.given = sweep.guards.get(init)
+        if self.given is not None and isinstance(self.given.type, Array) and not self.by_element:
+            self.given = None
+        self.always = init in sweep.tan and self.given is None
+        self.wide = self.given is not None and isinstance(self.given.type, Array)
+        self.free = self.always and self.by_element  # supposed to have no guard at all
         self.carried = False
+        self.value = self.yielded = Value(BOOL)  # written by `open` and `close`
         self.result: Value | None = None
-        sweep.guards[arg] = self.value
 
-    def close(self, sweep: Sweep, b: Builder, body: Region) -> None:
-        """After the body: what is yielded for the guard."""
-        value = body.yielded[self.index]
-        guard = sweep.guards.get(value)
-        if value not in sweep.tan:
+    def open(self) -> None:
+        """Before the body."""
+        name = f"{self.arg.name}_live" if self.arg.name else "live"
+        self.value = Value(bools(self.arg.type) if self.wide else BOOL, name)
+        if self.free:
+            self.sweep.guards.pop(self.arg, None)
+        else:
+            self.sweep.guards[self.arg] = self.value
+
+    def _yielded(self) -> Value | None:
+        guard = self.sweep.guards.get(self.end) if self.end in self.sweep.tan else None
+        return None if guard is not None and isinstance(guard.type, Array) and not self.by_element else guard
+
+    def widen(self) -> bool:
+        """After the body: whether it has to be written again with more guards."""
+        guard, free, wide = self._yielded(), self.free, self.wide
+        self.free = free and self.sweep.always(self.end)
+        self.wide = wide or (guard is not None and isinstance(guard.type, Array))
+        return (free, wide) != (self.free, self.wide)
+
+    def close(self, b: Builder) -> None:
+        """What is yielded for the guard."""
+        guard = self._yielded()
+        if self.wide:
+            self.carried, self.yielded = True, self.sweep.guard(b, self.end)
+            return
+        if self.end not in self.sweep.tan and not self.sweep.always(self.end):
             guard = b.false()
-        elif guard is not None and isinstance(guard.type, Array):
-            guard = None
         self.carried = guard is not None and not (self.always and guard is self.value)
         self.yielded = guard or b.true()
 
+    def written_init(self, b: Builder) -> Value:
+        if self.wide:
+            return self.sweep.guard(b, self.init)
+        return b.true() if self.always else self.given or b.false()
+
     def written(self, b: Builder, k: Value) -> Value:
         """What stands for a guard that is not carried: there from the first iteration on, or after it."""
-        return b.true() if self.always else guards.or_given(b, b.scalar("gt", k, b.i64(0)), self.given)
+        return b.true() if self.always else or_given(b, b.scalar("gt", k, b.i64(0)), self.given)
 
     def final(self, b: Builder, count: Value) -> Value | None:
         """The guard of the result."""
@@ -259,7 +321,7 @@ def _copied_condition(sweep: Sweep, cond: Region, active: list[int], flags: list
         arg = cond.args[1 + i]
         region.add_arg(sweep.forward.tangents.type_of(arg.type), f"{arg.name}_tan" if arg.name else "tan")
     for flag in flags:
-        region.add_arg(BOOL, flag.value.name)
+        region.add_arg(flag.value.type, flag.value.name)
     b = Builder(region)
     for op in cond.ops:
         sweep.copy(b, op)
@@ -267,23 +329,23 @@ def _copied_condition(sweep: Sweep, cond: Region, active: list[int], flags: list
 
 
 def _loop_results(
-    sweep: Sweep, op: Op, new: Op, active: list[int], maps: list[int], rest: list[Value], guard: dict[int, Value | None]
+    sweep: Sweep, op: Op, new: Op, active: list[int], maps: tuple[list[int], list[int]], rest: list[Value],
+    guard: dict[int, Value | None]
 ) -> None:
     """Results of the new loop: carried values, their tangents and guards, in `rest` the trip count of a `while`, maps,
-    their tangents."""
+    the tangents and the guards of some."""
     carries, kinds = op.attrs["carries"], op.attrs["kinds"]
     _bind(sweep, op.results, new.results[:carries] + rest[: len(op.results) - carries])
     for k, i in enumerate(active):
         sweep.set(op.results[i], new.results[carries + k], guard.get(i))
-    old_at = carries + (op.name == "while")
-    starts = []
-    for kind in kinds:
-        starts.append(old_at)
-        old_at += 1 if kind == "map" else 2
-    at = len(op.results) - carries
-    for m in maps:
-        sweep.set(op.results[starts[m]], rest[at])
-        at += 1 if kinds[m] == "map" else 2
+    results, at = map_results(op), len(op.results) - carries
+    tables: list[dict[int, Value]] = [{}, {}]  # tangents, guards
+    for table, listed in zip(tables, maps, strict=True):
+        for m in listed:
+            table[m] = rest[at]
+            at += 1 if kinds[m] == "map" else 2
+    for m, t in tables[0].items():
+        sweep.set(results[m], t, tables[1].get(m))
 
 
 # Branches and accumulators ---------------------------------------------------------------------------------
@@ -297,13 +359,18 @@ def if_(sweep: Sweep, b: Builder, op: Op) -> None:
         sweep.run(old, side)
         sides.append([(sweep.known(side, v), sweep.guards.get(v)) for v in old.yielded])
     live = [r for r in range(len(op.results)) if any(side[r][0] is not None for side in sides)]
-    further: list[int] = []
+    further: dict[int, bool] = {}  # results with a guard of their own, and whether it is one per element
     for r in live:
-        if op.results[r] in sweep.demanded and any(_is_flag(side[r][1]) for side in sides):
-            further.append(r)
+        given = [g for side in sides if (g := side[r][1]) is not None]
+        wide = op.results[r] in sweep.elements and any(isinstance(g.type, Array) for g in given)
+        if wide or (op.results[r] in sweep.demanded and any(isinstance(g.type, Scalar) for g in given)):
+            further[r] = wide
     for k, (side, old) in enumerate(zip(builders, op.regions, strict=True)):
         full = [t if (t := sides[k][r][0]) is not None else sweep.tangent(side, old.yielded[r]) for r in live]
-        flags = [_flag_of(side, *sides[k][r], old.yielded[r]) for r in further]
+        flags = [
+            sweep.guard(side, old.yielded[r]) if wide else _flag_of(side, *sides[k][r], old.yielded[r])
+            for r, wide in further.items()
+        ]
         side.ret([sweep.env.get(v, v) for v in old.yielded] + full + flags)
     cond = sweep.env[op.operands[0]]
     new = b.if_op(cond, [side.region for side in builders])
@@ -316,10 +383,6 @@ def if_(sweep: Sweep, b: Builder, op: Op) -> None:
         sweep.set(op.results[r], new.results[len(op.results) + k], guard)
 
 
-def _is_flag(guard: Value | None) -> bool:
-    return guard is not None and isinstance(guard.type, Scalar)
-
-
 def _there(t: Value | None, value: Value) -> bool:
     """Whether one side gives a tangent, or a value that nobody reads."""
     return t is not None or (value.op is not None and value.op.name == "undef")
@@ -329,7 +392,7 @@ def _flag_of(b: Builder, t: Value | None, guard: Value | None, value: Value) -> 
     """The guard that one side yields."""
     if not _there(t, value):
         return b.false()
-    return guard if guard is not None and _is_flag(guard) else b.true()
+    return guard if guard is not None and isinstance(guard.type, Scalar) else b.true()
 
 
 def _one_sided(b: Builder, cond: Value, there: list[bool]) -> Value | None:
@@ -340,20 +403,54 @@ def _one_sided(b: Builder, cond: Value, there: list[bool]) -> Value | None:
 
 
 def withacc(sweep: Sweep, b: Builder, op: Op) -> None:
-    """Active handles have a handle for tangents beside them."""
+    """Active handles have a handle for tangents beside them, and perhaps one that counts those there are."""
     (body,) = op.regions
     count = len(op.operands)
     active = [i for i, arg in enumerate(body.args) if arg in sweep.active]
+    counted = [i for i in active if _counts(sweep, op, i)]
     inits = sweep.get(op.operands) + [sweep.tangent(b, op.operands[i]) for i in active]
+    inits += [_begun(sweep, b, op.operands[i]) for i in counted]
     region = _new_region(sweep, body.args, [body.args[i] for i in active])
+    for i in counted:
+        sweep.counts[body.args[i]] = region.add_arg(body.args[i].type, "count")
     inner = Builder(region, op.loc)
     sweep.run(body, inner)
     live = [r for r, v in enumerate(body.yielded) if v in sweep.tan]
-    inner.ret([sweep.env.get(v, v) for v in body.yielded] + [sweep.tangent(inner, body.yielded[r]) for r in live])
+    guarded = [r for r in live if op.results[count + r] in sweep.elements and body.yielded[r] in sweep.guards]
+    inner.ret([sweep.env.get(v, v) for v in body.yielded] + [sweep.tangent(inner, body.yielded[r]) for r in live]
+              + [sweep.guard(inner, body.yielded[r]) for r in guarded])
     new = b.withacc_op(inits, region)
-    rest = new.results[count + len(active) :]
+    counts = dict(zip(counted, new.results[count + len(active) :], strict=False))
+    rest = new.results[len(inits) :]
     _bind(sweep, op.results, new.results[:count] + rest[: len(body.yielded)])
     for k, i in enumerate(active):
-        sweep.set(op.results[i], new.results[count + k])
+        sweep.set(op.results[i], new.results[count + k], _counted(b, counts[i]) if i in counts else None)
+    flags = dict(zip(guarded, rest[len(body.yielded) + len(live) :], strict=True))
     for k, r in enumerate(live):
-        sweep.set(op.results[count + r], rest[len(body.yielded) + k])
+        sweep.set(op.results[count + r], rest[len(body.yielded) + k], flags.get(r))
+
+
+def _counts(sweep: Sweep, op: Op, i: int) -> bool:
+    """Whether the accumulator is to count: elements nothing is added to matter, and no callee adds to it."""
+    handle = op.regions[0].args[i]
+    if op.results[i] not in sweep.elements or sweep.always(op.operands[i]):
+        return False
+    return not any(inner.name == "call" and handle in inner.operands for inner in op.regions[0].walk())
+
+
+def _begun(sweep: Sweep, b: Builder, init: Value) -> Value:
+    """1 where the init has a tangent."""
+    one, zero = b.const(1.0, element_of(init.type)), b.const(0.0, element_of(init.type))
+    guard = sweep.guards.get(init)
+    if init not in sweep.tan or guard is None or isinstance(guard.type, Scalar):
+        value = zero if guard is None or init not in sweep.tan else b.select(guard, one, zero)
+        return b.fill(value, b.dims(sweep.env[init]))
+    return b.par(b.dims(guard), ["map"], lambda b, *at: [b.select(b.read(guard, *at), one, zero)])[0]
+
+
+def _counted(b: Builder, counts: Value) -> Value:
+    """The guards that counts make."""
+    zero = b.const(0.0, element_of(counts.type))
+    if not isinstance(counts.type, Array):
+        return b.scalar("gt", counts, zero)
+    return b.par(b.dims(counts), ["map"], lambda b, *at: [b.scalar("gt", b.read(counts, *at), zero)])[0]

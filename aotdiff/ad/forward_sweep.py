@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,11 @@ from aotdiff.ad.factors import twice
 from aotdiff.ad.requests import has_rule, request_of
 from aotdiff.ad.rules import PARTIALS
 from aotdiff.ad.transpose import push_reverse
-from aotdiff.ir.builder import Builder
+from aotdiff.ir.builder import Builder, static_size
 from aotdiff.ir.graph import Func, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op
-from aotdiff.ir.types import BOOL, Acc, Array, Record, Scalar, Type, array_type, dims_of, element_of
+from aotdiff.ir.types import Acc, Array, Record, Scalar, dims_of, element_of
 
 if TYPE_CHECKING:
     from aotdiff.ad.forward import Forward
@@ -28,20 +29,28 @@ class Sweep:
 
     env: value of the original -> its copy. tan: value of the original -> tangent; a value without an entry has tangent
     zero. `active` says which values may have an entry. guards: see `ad.guards`; `loose` are values whose tangents are
-    not yet zero where their guard is false. `demanded` are those to write guards for at boundaries.
+    not yet zero where their guard is false. `demanded` are those to write guards for at boundaries, `elements` those of
+    which arrays have one per element. counts: handle of the original -> handle that counts what has a tangent.
     """
 
-    __slots__ = ("forward", "active", "demanded", "env", "tan", "guards", "loose", "guarded", "_touched")
+    __slots__ = (
+        "forward", "active", "demanded", "elements", "env", "tan", "guards", "loose", "guarded", "counts", "places",
+        "_touched",
+    )
 
-    def __init__(self, forward: Forward, active: set[Value], demanded: set[Value], env: Env, tan: dict[Value, Value]):
+    def __init__(self, forward: Forward, active: set[Value], demanded: set[Value], elements: set[Value], env: Env,
+                 tan: dict[Value, Value]):
         self.forward = forward
         self.active = active
         self.demanded = demanded
+        self.elements = elements
         self.env = env
         self.tan = tan
         self.guards: dict[Value, Value] = {}
         self.loose: set[Value] = set()
         self.guarded = False  # whether any guard was used
+        self.counts: dict[Value, Value] = {}
+        self.places: dict[Value, frozenset[int]] = {}  # where a constant array was written in places that are known
         self._touched: dict[Op, bool] = {}
 
     def run(self, region: Region, b: Builder) -> None:
@@ -90,10 +99,21 @@ class Sweep:
                 self.loose.add(value)
 
     def guard(self, b: Builder, value: Value) -> Value:
-        """The guard of a scalar's tangent, written out."""
+        """The guard of a tangent, written out: for an array one per element."""
+        guard = self.guards.get(value)
+        if self.always(value):
+            guard = b.true()
+        elif guard is None or value not in self.tan:
+            guard = b.false()
+        if isinstance(value.type, Array) and not isinstance(guard.type, Array):
+            return b.fill(guard, b.dims(self.env[value]))
+        return guard
+
+    def always(self, value: Value) -> bool:
+        """Whether there is a tangent in any case, or nobody reads the value."""
         if value not in self.tan:
-            return b.false()
-        return guard if (guard := self.guards.get(value)) is not None else b.true()
+            return value.op is not None and value.op.name == "undef"
+        return value not in self.guards
 
     def common_guard(self, b: Builder, values: list[Value]) -> Value | None:
         """The guard of what is linear in the tangents of these values; None if there is none for all of it."""
@@ -227,13 +247,9 @@ def _same_on_tangent(sweep: Sweep, b: Builder, op: Op) -> None:
         sweep.set(op.result, None)
         return
     if guard is not None and isinstance(guard.type, Array):
-        guard = b.emit(op.name, [guard, *new.operands[1:]], [_bools(op.result.type)], dict(op.attrs)).result
+        guard = b.emit(op.name, [guard, *new.operands[1:]], [guards.bools(op.result.type)], dict(op.attrs)).result
     type_ = sweep.forward.tangents.type_of(op.result.type)
     sweep.set(op.result, b.emit(op.name, [t, *new.operands[1:]], [type_], dict(op.attrs)).result, guard)
-
-
-def _bools(like: Type) -> Type:
-    return array_type(BOOL, dims_of(like))
 
 
 def _update(sweep: Sweep, b: Builder, op: Op) -> None:
@@ -244,7 +260,35 @@ def _update(sweep: Sweep, b: Builder, op: Op) -> None:
         return
     type_ = sweep.forward.tangents.type_of(op.result.type)
     operands = [sweep.tangent(b, array), sweep.tangent(b, value), *new.operands[2:]]
-    sweep.set(op.result, b.emit(op.name, operands, [type_]).result)
+    guard = _written_guard(sweep, b, op, new) if op.result in sweep.elements else None
+    sweep.set(op.result, b.emit(op.name, operands, [type_]).result, guard)
+
+
+def _written_guard(sweep: Sweep, b: Builder, op: Op, new: Op) -> Value | None:
+    """The guards of an array that was written in places; None if every element has a tangent."""
+    array, value = op.operands[:2]
+    before, here = sweep.guards.get(array), sweep.guards.get(value)
+    if sweep.always(array) and sweep.always(value):
+        return None
+    if sweep.always(value) and (at := _place(op)) is not None:
+        sweep.places[op.result] = places = sweep.places.get(array, frozenset()) | {at}
+        if len(places) == math.prod(n or 0 for n in dims_of(op.result.type)):
+            return None
+    if before is not None and before is here and isinstance(before.type, Scalar):
+        return before
+    given = [sweep.guard(b, array), sweep.guard(b, value), *new.operands[2:]]
+    return b.emit(op.name, given, [guards.bools(op.result.type)]).result
+
+
+def _place(op: Op) -> int | None:
+    """The element that an update writes, in row-major order, if it is known."""
+    at = 0
+    for n, index in zip(dims_of(op.result.type), op.operands[2:], strict=True):
+        k = static_size(index)
+        if op.name != "update" or n is None or k is None:
+            return None
+        at = at * n + k
+    return at
 
 
 def _accum(sweep: Sweep, b: Builder, op: Op) -> None:
@@ -252,6 +296,10 @@ def _accum(sweep: Sweep, b: Builder, op: Op) -> None:
     handle, value = op.operands[:2]
     if value in sweep.tan:
         b.accum(sweep.tan[handle], sweep.tangent(b, value), *new.operands[2:])
+        if (count := sweep.counts.get(handle)) is not None:
+            one, zero = b.const(1.0, element_of(handle.type)), b.const(0.0, element_of(handle.type))
+            guard = sweep.guards.get(value)
+            b.accum(count, one if guard is None else b.select(guard, one, zero), *new.operands[2:])
 
 
 def _call(sweep: Sweep, b: Builder, op: Op) -> None:
@@ -270,10 +318,10 @@ def _call(sweep: Sweep, b: Builder, op: Op) -> None:
     for k, (result, value, t) in enumerate(zip(op.results, values, tangents, strict=False)):
         value.name, value.type = result.name, result.type
         sweep.env[result] = value
-        guard = flags.get(k, common) if isinstance(result.type, Scalar) else None
-        if common is not None and k in flags:
-            guard = b.scalar("and", common, flags[k])
-        sweep.set(result, t, guard, loose=common is not None)
+        guard, scalar = flags.get(k), isinstance(result.type, Scalar)
+        if common is not None and scalar:
+            guard = guards.both(b, common, guard)
+        sweep.set(result, t, guard, loose=common is not None and scalar)
 
 
 def _called(sweep: Sweep, b: Builder, op: Op,
@@ -281,11 +329,14 @@ def _called(sweep: Sweep, b: Builder, op: Op,
     """The results of a call of a function without a rule, their tangents, and guards of those that are to have one."""
     forward, mask = sweep.forward, call_mask(op, sweep.active)
     summary = forward.dependence.summary(callee.name, mask)
-    wanted = [r in sweep.demanded and isinstance(r.type, Scalar) for r in op.results]
+    wanted = [r in (sweep.demanded if isinstance(r.type, Scalar) else sweep.elements) for r in op.results]
     flags = tuple(on and r for on, r in zip(wanted, summary.results, strict=True))
-    func, _ = forward.inner(callee.name, mask, flags)
+    asked = forward.asks(callee.name, mask, flags) if sweep.guards else []
+    guarded = tuple(i for i in asked if not sweep.always(op.operands[i]))
+    func, _ = forward.inner(callee.name, mask, flags, guarded)
     given = [sweep.tangent(b, v) for v, on in zip(op.operands, mask, strict=True) if on]
     given += [sweep.tan[v] for v, on in zip(op.operands, summary.handles, strict=True) if on]
+    given += [sweep.guard(b, op.operands[i]) for i in guarded]
     results = b.call(func, [*sweep.get(op.operands), *given])
     rest = iter(results[len(op.results) :])
     tangents = [next(rest) if on else None for on in summary.results]

@@ -10,18 +10,26 @@ where the tangent is there at all: for an array one for all of it or one per ele
 The choice stays outermost along a chain, as P1 of the conventions wants it at every order. Within a region guards cost
 nothing, a select moves. Through loops, reductions and arrays they are values of their own: there they are written only
 for what reaches an operation of `SINGULAR`, or anything but a sum once the greatest of no values (-inf) has gone into
-it (`demanded`). Updated arrays and accumulators have none.
+it (see `ad.demand`).
+
+Of an array that is written in places, elements nobody wrote are constants, and so are those a constant was written to:
+
+    %y_tan = update %zeros, %x_tan, %i      guarded by    update %none, %true, %i
+
+An accumulator has a second one that counts what has a tangent. These arrays of bools are written only where an element
+reaches a singular operation as an operand of a partial derivative, and where it is not plain that all of
+the array was written: an array literal, a loop that carries an array all of whose elements have tangents, need none.
+
+Reverse mode gives such elements adjoints that go nowhere. In the reverse of a reverse the zeros of an array's cotangent
+are numbers that meet infinite partials: NaN may come of it where `hvp`, `jvp` of `grad` and `grad` of `jvp` have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aotdiff.ad.factors import literal
 from aotdiff.ir.builder import Builder, static_size
-from aotdiff.ir.graph import Op, Region, Value
-from aotdiff.ir.ops import SCALAR_OPS
-from aotdiff.ir.types import Array
+from aotdiff.ir.graph import Op, Value
+from aotdiff.ir.types import BOOL, Array, Type, array_type, dims_of
 
 # Partials of some order that are infinite or NaN where the operands and the result are finite.
 SINGULAR = frozenset(
@@ -88,6 +96,11 @@ def of_all(b: Builder, guard: Value) -> Value:
     return found
 
 
+def bools(like: Type) -> Type:
+    """The type of guards of all elements of what has this type."""
+    return array_type(BOOL, dims_of(like))
+
+
 def is_singular(op: Op) -> bool:
     """Whether a partial of some order can be infinite or NaN although the operation's value is finite."""
     if op.name not in SINGULAR:
@@ -96,78 +109,3 @@ def is_singular(op: Op) -> bool:
     if op.name == "ipow":
         return number is None or number < 0
     return not (op.name in ("div", "mod") and number)
-
-
-def demanded(region: Region, active: set[Value], results: Sequence[Value]) -> set[Value]:
-    """Active values whose tangents meet a singular operation: those that boundaries are to have guards for.
-
-    `results` are what the region yields to such.
-    """
-    wanted = {v for v in results if v in active}
-    infinite = set[Value]()
-    _trace_infinite(region, infinite)
-    _Demand(active, wanted, infinite).region(region)
-    return wanted
-
-
-def _trace_infinite(region: Region, infinite: set[Value]) -> None:
-    """Adds what `max` or `min` of possibly no values has gone into: its partials may be infinite."""
-    for op in region.ops:
-        for inner in op.regions:
-            _trace_infinite(inner, infinite)
-        if op.name == "par" and any(not static_size(n) for n in op.operands[: op.attrs["rank"]]):
-            infinite.update(r for r, kind in zip(op.results, op.attrs["kinds"], strict=True) if kind in ("max", "min"))
-        if not infinite.isdisjoint(op.operands) or any(
-            not infinite.isdisjoint(inner.ops[-1].operands) for inner in op.regions
-        ):
-            infinite.update(op.results)
-
-
-class _Demand:
-    """Walks backwards from the singular operations."""
-
-    def __init__(self, active: set[Value], wanted: set[Value], infinite: set[Value]):
-        self.active = active
-        self.wanted = wanted
-        self.infinite = infinite
-
-    def region(self, region: Region) -> None:
-        for op in reversed(region.ops):
-            if op.name in SCALAR_OPS or op.name == "call":
-                if is_singular(op) or self.at_infinity(op) or any(r in self.wanted for r in op.results):
-                    self.want(op.operands)
-            elif op.name in ("read", "reshape", "shaped"):
-                self.same([op.result], op.operands[:1])
-            elif op.regions:
-                self.structured(op)
-
-    def at_infinity(self, op: Op) -> bool:
-        return op.name not in LINEAR and not self.infinite.isdisjoint(op.operands)
-
-    def want(self, values: list[Value]) -> None:
-        self.wanted.update(v for v in values if v in self.active)
-
-    def same(self, results: list[Value], sources: list[Value]) -> None:
-        for result, source in zip(results, sources, strict=True):
-            if result in self.wanted:
-                self.want([source])
-
-    def structured(self, op: Op) -> None:
-        if op.name in ("for", "while"):
-            self.loop(op)
-            return
-        for region in op.regions:
-            results = op.results[len(op.operands) :] if op.name == "withacc" else op.results
-            self.same(results, region.yielded)
-            self.region(region)
-
-    def loop(self, op: Op) -> None:
-        body, carries = op.regions[-1], op.attrs["carries"]
-        inits = op.operands[op.name == "for" :][:carries]
-        size = -1
-        while size != len(self.wanted):
-            size = len(self.wanted)
-            for group in zip(op.results, body.args[1:], inits, body.yielded, strict=False):
-                if group[0] in self.wanted or group[1] in self.wanted:
-                    self.want(list(group))
-            self.region(body)
