@@ -184,8 +184,14 @@ def _outside(package: Path) -> list[Path]:
 
 @cache
 def machine() -> str:
-    """The processor, its model and features as far as the system tells; and Python's version."""
+    """The processor, its model and features as far as the system and LLVM tell; and Python's version.
+
+    The system names the real processor; where something simulates another (valgrind, qemu) only LLVM sees that one.
+    """
+    from aotdiff.codegen import loader
+
     text = platform.machine() + platform.system() + (sys.implementation.cache_tag or sys.version)
+    text += loader.features_of(loader.Options())
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             first = file.read(1 << 14).split("\n\n")[0]

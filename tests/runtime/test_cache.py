@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from aotdiff.codegen import loader
 
 from aotdiff.runtime import cache
 
@@ -26,6 +27,13 @@ def test_put_get():
 
 def test_keys_tell_parts_apart():
     assert cache.key("ab", "c") != cache.key("a", "bc")
+
+
+def test_a_simulated_processor_is_another_machine(monkeypatch):
+    """Under valgrind the system still names the real one, whose features it has not."""
+    real = cache.machine.__wrapped__()
+    monkeypatch.setattr(loader, "features_of", lambda options: "+sse2,-avx512f")
+    assert cache.machine.__wrapped__() != real
 
 
 @pytest.mark.parametrize("damage", [b"", b"aotdiff1", b"garbage" * 20])
