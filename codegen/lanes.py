@@ -18,6 +18,8 @@ _COSTS = {
 }  # fmt: skip
 # Vectors at once around short loops: enough for two operations a cycle, each of which waits for the one before it.
 MANY = 8
+# The most operations in a loop for which two vectors are taken at once where its iterations wait for each other.
+_LONG = 160
 _SLOW_IN_LANES = ("lgamma", "digamma", "polygamma", "sinc")
 MATHS = set(SCALAR_OPS) - set(_COSTS)
 _USUAL_COUNT = 16
@@ -111,8 +113,15 @@ def _several(region: Region, varying: set[Value], waits: bool) -> int:
     total = sum(1 for op in region.walk() if op.results and op.results[0] in varying)
     if any(op.name in ("par", "for", "while") for op in region.ops):
         work = max(_work(region, varying), total // 2)  # all of it is written once for each vector, and compiled
-        return MANY if work <= 10 else 4 if work <= 24 else 2 if work <= 40 else 1
+        most = _LONG if _waits(region, varying) else 40
+        return MANY if work <= 10 else 4 if work <= 24 else 2 if work <= most else 1
     return 4 if waits and total <= 10 else 2 if total <= 64 else 1
+
+
+def _waits(region: Region, varying: set[Value]) -> bool:
+    """Whether a loop carries numbers that differ, so that each of its iterations waits for the one before."""
+    loops = (op for op in region.walk() if op.name in ("for", "while"))
+    return any(v in varying and isinstance(v.type, Scalar) for op in loops for v in op.regions[-1].args[1:])
 
 
 def _work(region: Region, varying: set[Value]) -> int:

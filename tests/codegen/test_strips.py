@@ -18,6 +18,7 @@ from aotdiff.ir.types import BOOL, F32, F64, I64, Array
 from tests.ad.programs import Generator as Programs
 from tests.passes.generator import Generator as Graphs
 
+SEVERAL = lanes._several
 VECTOR, MATRIX, INTS = Array(F64, (None,)), Array(F64, (None, None)), Array(I64, (None,))
 
 
@@ -456,3 +457,24 @@ def test_two_vectors_are_left_over_at_once() -> None:
     text = emit_llvm(single([("x", VECTOR)], body), ["f"])
     widths = set(re.findall(r"@llvm.masked.load.v(\d+)f64", text))
     assert len(widths) == 2
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_long_loops_take_two_vectors_where_they_wait_for_each_other(carried: bool) -> None:
+    """A step of a trajectory needs the one before, so a second vector fills the time; a term of a sum does not."""
+
+    def body(b, x):
+        def step(b, _, v):
+            for _ in range(60):
+                v = b.mul(v, b.read(x, b.i64(0)))
+            return [v]
+
+        def each(b, i):
+            if carried:
+                return b.for_(b.dim(x, 0), [b.read(x, i)], step)
+            return b.par([b.dim(x, 0)], ["sum"], lambda b, j: step(b, j, b.mul(b.read(x, i), b.read(x, j))))
+
+        return b.par([b.dim(x, 0)], ["sum"], each)
+
+    region = single([("x", VECTOR)], body).funcs["f"].body.ops[-2].regions[0]
+    assert SEVERAL(region, lanes._Varying(region).varying, False) == (2 if carried else 1)
