@@ -58,12 +58,14 @@ class _Joiner:
 
     def region(self, region: Region) -> None:
         """Join the loops of a region, then those inside."""
-        self.join_all(region)
+        while self.join_all(region):
+            pass
         for op in region.ops:
             for inner in op.regions:
                 self.region(inner)
 
-    def join_all(self, region: Region) -> None:
+    def join_all(self, region: Region) -> bool:
+        """Whether something moved behind a loop, so that one has to look again."""
         ops: list[Op | None] = list(region.ops)
         open_loops: dict[tuple[Value, ...], list[_Loop]] = {}
         joined = False
@@ -73,40 +75,53 @@ class _Joiner:
             loop = _Loop(op, at)
             candidates = open_loops.setdefault(tuple(map(_whole, loop.extents)), [])
             for earlier in reversed(candidates[-_BACK:]):
-                if self.may_join(earlier, loop, ops):
-                    ops[earlier.at] = None
-                    _join(earlier.op, op)
-                    candidates.remove(earlier)
-                    loop = _Loop(op, at)
-                    joined = True
+                later = self.may_join(earlier, loop, ops)
+                if later is None:
+                    continue
+                ops[earlier.at] = None
+                _join(earlier.op, op)
+                if later:
+                    kept = [each for each in ops[: at + 1] if each is not None and each not in later]
+                    region.ops = [*kept, *later, *region.ops[at + 1 :]]
+                    return True
+                candidates.remove(earlier)
+                loop = _Loop(op, at)
+                joined = True
             candidates.append(loop)
         if joined:
             region.ops = [op for op in ops if op is not None]
+        return False
 
-    def may_join(self, first: _Loop, second: _Loop, ops: list[Op | None]) -> bool:
+    def may_join(self, first: _Loop, second: _Loop, ops: list[Op | None]) -> list[Op] | None:
+        """What has to move behind the joined loop; None if they stay apart."""
         if first.extents != second.extents and not _is_part(first, second):
-            return False
+            return None
         results = set(first.op.results)
         used = results & second.free
         if first.size + second.size > _LARGEST:
-            return False
+            return None
         # Loops that scatter are left apart from others, unless an array goes away.
         if first.adds != second.adds and not (used and (second.adds or second.size <= _SMALL)):
-            return False
+            return None
         if not used and first.reads.isdisjoint(second.reads) and first.handles.isdisjoint(second.handles):
-            return False
+            return None
         if used and not _reads_own_element(second.op, results):
-            return False
+            return None
         between = [op for op in ops[first.at + 1 : second.at] if op is not None]
-        return self.may_move_down(first, between)
+        return self.may_move_down(first, second, between)
 
-    def may_move_down(self, first: _Loop, between: list[Op]) -> bool:
-        results, reads = set(first.op.results), first.reads - self.params
+    def may_move_down(self, first: _Loop, second: _Loop, between: list[Op]) -> list[Op] | None:
+        needs, reads, later = set(first.op.results), first.reads - self.params, []
         for op in between:
             used = op.operands if not op.regions else [*op.operands, *_inside(op)]
-            if not results.isdisjoint(used) or not reads.isdisjoint(_overwritten(op)):
-                return False
-        return True
+            if not reads.isdisjoint(overwritten(op)):
+                return None
+            if not needs.isdisjoint(used):
+                if op.name not in SCALAR_OPS or op.result in second.free:
+                    return None
+                later.append(op)
+                needs.update(op.results)
+        return later
 
 
 def _is_flat(ops: Iterable[Op]) -> bool:
@@ -123,7 +138,7 @@ def _inside(op: Op) -> list[Value]:
     return [v for region in op.regions for each in region.walk() for v in each.operands]
 
 
-def _overwritten(op: Op) -> list[Value]:
+def overwritten(op: Op) -> list[Value]:
     """Arrays whose memory the operation, or one in it, may take over."""
     found = []
     for each in [op, *(inner for region in op.regions for inner in region.walk())]:
@@ -143,11 +158,10 @@ def _reads_own_element(op: Op, results: set[Value]) -> bool:
 
 
 def _whole(extent: Value) -> Value:
-    """n for the extent max(n - k, 0) with a constant k > 0 and a size n; the extent itself for others."""
-    op = extent.op
-    if op is None or op.name != "maximum" or constant(op.operands[1]) != 0:
-        return extent
-    less = op.operands[0].op
+    """n for the extents n - k and max(n - k, 0) with a constant k > 0 and a size n; the extent itself for others."""
+    less = extent.op
+    if less is not None and less.name == "maximum" and constant(less.operands[1]) == 0:
+        less = less.operands[0].op
     if less is None or less.name != "add" or less.operands[0].op is None or less.operands[0].op.name != "dim":
         return extent
     k = constant(less.operands[1])
@@ -215,6 +229,7 @@ def _forward(region: Region, elements: dict[Value, Value], forwarded: dict[Value
     region.ops = kept
 
 
-# Note: what may move down. Between the two loops there must be nothing that uses a result of the first, and nothing
-# that may overwrite an array that the first reads: its old version would have to be copied to live on. Loops with
-# checks are not joined: which error is reported first would change. Additions to accumulators may move freely.
+# Note: what may move down. Between the two loops there must be nothing that uses a result of the first, but for scalars
+# that the second does not need, which move behind it, and nothing that may overwrite an array that the first reads: its
+# old version would have to be copied to live on. Loops with checks are not joined: which error is reported first would
+# change. Additions to accumulators may move freely.
