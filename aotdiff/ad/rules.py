@@ -141,18 +141,23 @@ def _(b: Builder, op: Op, c: Value) -> Value:
     return times(b, c, op.operands[0])
 
 
+def _over(b: Builder, c: Value, y: Value) -> Value:
+    """c / y, marked as a division that may become a product with 1 / y (see passes.reciprocals)."""
+    return b.scalar("div", c, y, cotangent=True)
+
+
 @partial("div", 0)
 @partial("ratio", 0)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """c / y"""
-    return b.div(c, op.operands[1])
+    return _over(b, c, op.operands[1])
 
 
 @partial("div", 1)
 @partial("ratio", 1)
 def _(b: Builder, op: Op, c: Value) -> Value:
     """-(c / y) * (x / y)"""
-    return b.neg(b.mul(b.div(c, op.operands[1]), op.result))
+    return b.neg(b.mul(_over(b, c, op.operands[1]), op.result))
 
 
 @partial("mod", 0)

@@ -108,7 +108,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
-    "div": special.divide,
+    "div": lambda x, y, cotangent=False: special.divide(x, y),
     "ratio": lambda x, y: 0.0 if x == 0 and y == 0 else special.divide(x, y),
     "floordiv": _number(special.floor_divide, operator.floordiv),
     "mod": _number(special.modulo, operator.mod),

@@ -46,6 +46,7 @@ class Apart:
             region = self.site.nest[depth].regions[0]
             ops: list[Op] = []
             innermost = depth == len(self.site.nest) - 1
+            apart = set() if innermost else _read_in_steps(region)
             for op in reversed(region.ops[:-1]):
                 wanted = [r for r in op.results if r in needed]
                 if not wanted:
@@ -55,6 +56,7 @@ class Apart:
                     continue
                 # A branch in every term of a sum is dear: products of matrices have kernels for plain elements.
                 again = _is_pure(op) and op.name != "if" and body_cost([op]) <= AGAIN_INSIDE
+                again &= apart.isdisjoint(op.results)
                 if not (innermost or again):
                     if depth > 0 or not all(self.can_keep(r) for r in wanted):
                         return False
@@ -165,6 +167,19 @@ class Apart:
                 env[value] = b.par(sizes, ["map"], lambda b, *i: [b.read(array, *lead, *i)])[0]  # noqa: B023
             else:
                 env[value] = b.read(array, *lead)
+
+
+def _read_in_steps(region: Region) -> set[Value]:
+    """Scalars made of elements that are not next to each other: a column, of which each term of a sum is far away."""
+    found: set[Value] = set()
+    for op in region.ops:
+        if op.name == "read":
+            *leading, last = op.operands[1:] or [None]
+            if last not in region.args and any(v in region.args for v in leading):
+                found.add(op.result)
+        elif op.name in SCALAR_OPS and not found.isdisjoint(op.operands):
+            found.add(op.result)
+    return found
 
 
 def _is_pure(op: Op) -> bool:

@@ -14,7 +14,7 @@ from aotdiff.ir.types import Array, Type, element_of
 class Place:
     """One axis of an index: `sign * arg + offset`, `arg` running from 0 to `extent`; `exact` if it is just the axis.
 
-    `offset` is a sum of signed values.
+    `offset` is a sum of signed values. With `wraps` it is `(arg + wraps) % extent`, over an axis of that size.
     """
 
     arg: Value
@@ -22,11 +22,14 @@ class Place:
     offset: list[tuple[int, Value]]
     extent: Value
     exact: bool = False
+    wraps: int | None = None
 
     def iteration(self, b: Builder, element: Value) -> tuple[Value, Value | None]:
         """The iteration that reaches this element, and the condition that there is one (None: always)."""
         if self.exact:
             return element, None
+        if self.wraps is not None:
+            return b.scalar("mod", b.add(element, b.i64(-self.wraps)), self.extent), None
         for sign, v in self.offset:
             element = b.sub(element, v) if sign > 0 else b.add(element, v)
         if self.sign < 0:
@@ -36,7 +39,7 @@ class Place:
 
     def map_values(self, change: Callable[[Value], Value]) -> Place:
         offset = [(sign, change(v)) for sign, v in self.offset]
-        return Place(self.arg, self.sign, offset, change(self.extent), self.exact)
+        return Place(self.arg, self.sign, offset, change(self.extent), self.exact, self.wraps)
 
 
 @dataclass(slots=True)

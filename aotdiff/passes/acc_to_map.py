@@ -1,7 +1,8 @@
 """acc-to-map: an accumulator that gets its additions in known iterations becomes maps and sums.
 
 A handle goes when each of its additions, inside nothing but `par`s, has an index made of different loop indices, each
-plus or minus something fixed: then the iteration that adds to an element can be computed from the element. Per
+plus or minus something fixed, or that around the ends of the axis: then the iteration that adds to an element can be
+computed from the element. Per
 addition, one of
 
 - *in place*: the index has all the loop indices of one `par`: the `par` gets a map result;
@@ -27,6 +28,7 @@ from aotdiff.passes.acc_sites import Part, Place, Site, add_map, affine
 from aotdiff.passes.blocks import apart, dims_by_source, is_zero, is_zero_block
 from aotdiff.passes.facts import ArgOwners, Size, Sizes, constant, extent_of, is_size
 from aotdiff.passes.registry import register_local
+from aotdiff.passes.wraps import wrapped
 
 
 @register_local("acc-to-map", "Turn accumulators with additions at loop indices into maps and sums.")
@@ -165,6 +167,10 @@ class _Converter:
         """Find what each part of the index is made of; False if the iteration cannot be told from the element."""
         site.places = []
         for axis, value in enumerate(site.index):
+            found = self.around(handle, axis, value, indices)
+            if found is not None:
+                site.places.append(found)
+                continue
             found = affine(value, indices)
             if found is None or any(self.level[v] > level for _, v in found[2]):
                 return False
@@ -176,6 +182,17 @@ class _Converter:
             exact = not offset and sign > 0 and is_size(self.sizes.size(handle, axis), extent)
             site.places.append(Place(arg, sign, offset, extent, exact))
         return bool(site.places) and len({place.arg for place in site.places}) == len(site.places)
+
+    def around(self, handle: Value, axis: int, value: Value, indices: list[Value]) -> Place | None:
+        """The place of a periodic index, over exactly this axis."""
+        found = wrapped(value, self.owners)
+        if found is None or found[0] not in indices:
+            return None
+        arg, by = found
+        extent = extent_of(arg, self.owners)
+        if extent is None or not is_size(self.sizes.size(handle, axis), extent):
+            return None
+        return Place(arg, 1, [], extent, wraps=by)
 
     def rows_are_zero(self, op: Op, k: int, plan: Sequence[tuple[Site, str | None]]) -> bool:
         """Whether what sites of kind "row" add to was zero, and no two of a handle can meet."""

@@ -13,7 +13,7 @@ from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import copy_op, free_values
 from aotdiff.ir.types import I64, Array
-from aotdiff.passes.cost import LOOP, body_cost
+from aotdiff.passes.cost import LOOP, TRANSCENDENTAL, body_cost
 from aotdiff.passes.registry import register_local
 
 # A body up to this cost is computed again in each of up to MOST_READS places rather than stored.
@@ -34,13 +34,15 @@ def fuse(module: Module, func: Func) -> None:
 class _Reads:
     """How a `par` result is used: how often read, whether each element once at most, whether it is needed whole.
 
-    `last` is the number of the last operation that reads it.
+    `last` is the number of the last operation that reads it. `ordered`: read in a loop that runs one iteration at a
+    time, where the `par` would run several.
     """
 
     count: int = 0
     last: int = 0
     once: bool = True
     whole: bool = False
+    ordered: bool = False
 
 
 @dataclass(slots=True)
@@ -93,11 +95,18 @@ class _Plan:
                     assert v.op is not None
                     reads.count += 1
                     reads.last = self.number
-                    reads.once &= once_per_element(op.operands[1:], around[self.depth[v.op] :])
+                    loops = around[self.depth[v.op] :]
+                    reads.once &= once_per_element(op.operands[1:], loops)
+                    reads.ordered |= _runs_in_order(around, loops)
                 continue
             if v in self.reads:
                 self.reads[v].whole = True
             self.consumed.setdefault(v, self.number)
+
+
+def _runs_in_order(around: list[tuple[Op, Region]], loops: list[tuple[Op, Region]]) -> bool:
+    """Whether these loops, the inner ones of those around, run one iteration at a time; in a `par` its lanes do."""
+    return any(op.name in ("for", "while") for op, _ in loops) and all(op.name != "par" for op, _ in around)
 
 
 def once_per_element(indices: list[Value], loops: list[tuple[Op, Region]]) -> bool:
@@ -239,7 +248,7 @@ class _Fuser:
         if body.view:
             return True
         assert array.op is not None
-        if reads.whole or body.row_cost > CHEAP:
+        if reads.whole or body.row_cost > CHEAP or (reads.ordered and body.cost >= TRANSCENDENTAL):
             return False
         if self.plan.goes(array.op) and self.shares_little(array.op):
             return not (body.loops and array.op.attrs["rank"] > 1)

@@ -10,6 +10,8 @@ What the iterations compute must not look at carried values otherwise. Loops ins
 
 adjoint-loops: the same for innermost loops that differentiation wrote (`reverse`), on all targets. The order of what
 they add up is not promised, and as a `par` they run several iterations at once. Their indices run forward again.
+
+free-loops: loops that carry nothing, whatever is in them, on all targets; not those in a `par`, which has iterations.
 """
 
 from __future__ import annotations
@@ -44,6 +46,11 @@ def adjoint_loops(module: Module, func: Func) -> None:
             PASSES[name].run(module, [func])
 
 
+@register_local("free-loops", "Turn loops that carry nothing into pars.")
+def free_loops(module: Module, func: Func) -> None:
+    _region(func.body, _free)
+
+
 def _region(region: Region, convert: Callable[[Op], tuple[list[Op], list[Value]] | None]) -> bool:
     """Whether a loop was converted."""
     out: list[Op] = []
@@ -76,6 +83,17 @@ def _summing(op: Op) -> tuple[list[Op], list[Value]] | None:
     for arg, value in zip(body.args[1:], body.yielded, strict=False):
         if value is not arg and not _is_added(body, arg, value):
             return None
+    made = _parallel(op)
+    if made is not None:
+        (par,) = (each for each in made[0] if each.name == "par")
+        _run_forward(par, op.operands[0])
+    return made
+
+
+def _free(op: Op) -> tuple[list[Op], list[Value]] | None:
+    """The `par` for a loop that carries nothing: its results are one for each iteration, or it adds to accumulators."""
+    if op.attrs["carries"] or "checkpoint" in op.attrs or any(each.name == "call" for each in op.regions[0].walk()):
+        return None
     made = _parallel(op)
     if made is not None:
         (par,) = (each for each in made[0] if each.name == "par")
@@ -131,7 +149,8 @@ def _parallel(op: Op) -> tuple[list[Op], list[Value]] | None:
         found.append(carry)
     if not _independent(body, found, body.yielded[carries:]):
         return None
-    if not any(c.kind != "keep" for c in found) and not op.attrs["kinds"]:
+    changes = any(c.kind != "keep" for c in found) or any(each.name == "accum" for each in body.walk())
+    if not changes and not op.attrs["kinds"]:
         return None
     return _Writer(op, found).write()
 

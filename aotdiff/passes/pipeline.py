@@ -32,15 +32,19 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     maths_apart,
     merge_accumulators,
     merge_branches,
+    merge_sweeps,
     parallel_loops,
     precompute,
+    reciprocals,
     sink,
     specialize,
+    split_loops,
     strip,
     unroll,
     widen_handles,
     widen_long_sums,
     widen_sums,
+    wraps,
 )
 from aotdiff.passes.registry import PASSES, Pass, register, register_local
 
@@ -49,7 +53,7 @@ __all__ = ["CLEANUP", "PASSES", "PIPELINES", "PREPARE", "Pass", "optimize", "reg
 # Before differentiation: small ordinary code, derivative rules and `stop_gradient` still in place.
 PREPARE = (
     *("inline", "canonicalize", "cse", "induction", "canonicalize", "cse", "dce"),
-    *("specialize-sizes", "sink-arms", "map-loops"),
+    *("specialize-sizes", "sink-arms", "map-loops", "split-loops"),
 )
 
 # After each round of differentiation.
@@ -61,13 +65,14 @@ _SCALAR = (
 )
 _LOOPS = (
     *("specialize-sizes", "drop-unused-functions"),
-    *("induction", "bounds", *CLEANUP, "map-loops", "hoist-checks", "hoist"),
+    *("induction", "bounds", *CLEANUP, "map-loops", "free-loops", "hoist-checks", "hoist"),
     *("fuse", *CLEANUP, "fuse-loops", *CLEANUP),
+    *("precompute", *CLEANUP),
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", "blocks", *CLEANUP),
     *("fuse", "bounds", *CLEANUP, "fuse-loops", "cse", "merge-branches", *CLEANUP),
     *("unroll", *CLEANUP, "fuse", "lift-accumulators", "forward-accumulators", "acc-to-map", *CLEANUP),
     *("adjoint-loops", "branch-sums", "widen-sums-but-contractions", "canonicalize", "hoist"),
-    *("precompute", *CLEANUP, "fuse", *CLEANUP, "hoist"),
+    *("merge-sweeps", "precompute", *CLEANUP, "fuse", *CLEANUP, "hoist", "reciprocals", "split-wraps"),
 )
 
 # After differentiation, by optimisation level.
