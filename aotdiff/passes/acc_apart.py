@@ -12,7 +12,7 @@ from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import Env, copy_op, free_values, map_ops
 from aotdiff.ir.types import Acc, Array, dims_of
 from aotdiff.passes.acc_sites import Part, Place, Site, add_map, where
-from aotdiff.passes.cost import body_cost
+from aotdiff.passes.cost import body_cost, branches
 from aotdiff.passes.facts import Sizes, constant
 
 # What an addition may cost to be computed again, and a value of an outer `par` to be computed again in an inner one.
@@ -54,8 +54,7 @@ class Apart:
                 if depth == 0 and all(r in stored and self.can_keep(r) for r in wanted) and _cost_of(op, needed) > 0.5:
                     self.keep += wanted
                     continue
-                # A branch in every term of a sum is dear: products of matrices have kernels for plain elements.
-                again = _is_pure(op) and op.name != "if" and body_cost([op]) <= AGAIN_INSIDE
+                again = _is_pure(op) and not branches([op]) and body_cost([op]) <= AGAIN_INSIDE
                 again &= apart.isdisjoint(op.results)
                 if not (innermost or again):
                     if depth > 0 or not all(self.can_keep(r) for r in wanted):

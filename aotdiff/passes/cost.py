@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aotdiff.ir.graph import Op
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.types import F32, F64
@@ -29,6 +31,14 @@ def scalar_cost(op: Op) -> float:
     if name in _PLAIN:
         return 1.0 if op.operands[0].type in (F64, F32) else 0.0
     return TRANSCENDENTAL if name in SCALAR_OPS else LOOP
+
+
+def branches(ops: Iterable[Op]) -> bool:
+    """Whether these would be a branch in every term, computed again in a sum.
+
+    That is never cheap: products of matrices have kernels for plain elements only.
+    """
+    return any(op.name == "if" for op in ops)
 
 
 def body_cost(ops: list[Op]) -> float:

@@ -13,7 +13,7 @@ from aotdiff.ir.graph import Func, Module, Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
 from aotdiff.ir.rewrite import copy_op, free_values
 from aotdiff.ir.types import I64, Array
-from aotdiff.passes.cost import LOOP, TRANSCENDENTAL, body_cost
+from aotdiff.passes.cost import LOOP, TRANSCENDENTAL, body_cost, branches
 from aotdiff.passes.registry import register_local
 
 # A body up to this cost is computed again in each of up to MOST_READS places rather than stored.
@@ -243,8 +243,8 @@ class _Fuser:
         reads = self.plan.reads[array]
         if body is None or any(self.is_gone(a, reads.last) for a in body.arrays):
             return False
-        if not reads.once and any(op.name == "if" for op in body.ops):
-            return False  # a branch in every term of a sum: products of matrices have kernels for plain elements
+        if not reads.once and branches(body.ops):
+            return False
         if body.view:
             return True
         assert array.op is not None
