@@ -36,6 +36,8 @@ from aotdiff.passes import (  # noqa: F401  (registers)
     parallel_loops,
     precompute,
     reciprocals,
+    rows,
+    short_axes,
     sink,
     specialize,
     split_loops,
@@ -53,7 +55,7 @@ __all__ = ["CLEANUP", "PASSES", "PIPELINES", "PREPARE", "Pass", "optimize", "reg
 # Before differentiation: small ordinary code, derivative rules and `stop_gradient` still in place.
 PREPARE = (
     *("inline", "canonicalize", "cse", "induction", "canonicalize", "cse", "dce"),
-    *("specialize-sizes", "sink-arms", "map-loops", "split-loops"),
+    *("specialize-sizes", "sink-arms", "short-axes", "rows", "map-loops", "split-loops"),
 )
 
 # After each round of differentiation.
@@ -65,7 +67,7 @@ _SCALAR = (
 )
 _LOOPS = (
     *("specialize-sizes", "drop-unused-functions"),
-    *("induction", "bounds", *CLEANUP, "map-loops", "free-loops", "hoist-checks", "hoist"),
+    *("induction", "bounds", *CLEANUP, "short-axes", "rows", "map-loops", "free-loops", "hoist-checks", "hoist"),
     *("fuse", *CLEANUP, "fuse-loops", *CLEANUP),
     *("precompute", *CLEANUP),
     *("merge-accumulators", "lift-accumulators", "forward-accumulators", "acc-to-map", "blocks", *CLEANUP),
