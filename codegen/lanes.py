@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aotdiff.ir.graph import Op, Region, Value
 from aotdiff.ir.ops import SCALAR_OPS
-from aotdiff.ir.types import Record, Scalar, element_of
+from aotdiff.ir.types import F32, Record, Scalar, element_of
 
 _MATHS = 20.0
 _COSTS = {
@@ -16,6 +16,7 @@ _COSTS = {
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "minimum", "maximum", "clamp", "relu", "floor", "ceil"), 1.0),
     **dict.fromkeys(("round", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "cast"), 1.0), "ipow": 4.0,
 }  # fmt: skip
+Key = tuple[Value, tuple[Value, ...]]  # an array, and the indices at which rows or matrices of it are read
 # Vectors at once around short loops: enough for two operations a cycle, each of which waits for the one before it.
 MANY = 8
 # The most operations in a loop for which two vectors are taken at once where its iterations wait for each other.
@@ -40,11 +41,14 @@ class Plan:
     several: int
     varying: set[Value]
     local: set[Value]
-    rows: tuple[Value, ...] = ()
+    rows: tuple[Key, ...] = ()
 
 
-def plan_of(op: Op, lanes: int) -> Plan | None:
-    """The plan for strips over the last index, or None where they are impossible or do not pay."""
+def plan_of(op: Op, lanes: int, registers: int = 32) -> Plan | None:
+    """The plan for strips over the last index, or None where they are impossible or do not pay.
+
+    registers: how many vectors a processor holds.
+    """
     region = op.regions[0]
     extent = op.operands[op.attrs["rank"] - 1].op
     if lanes < 2 or (extent is not None and extent.name == "const" and extent.attrs["value"] < lanes):
@@ -63,7 +67,9 @@ def plan_of(op: Op, lanes: int) -> Plan | None:
     several = _several(region, flow.varying, any(k.startswith("arg") for k in op.attrs["kinds"]))
     if is_contraction(op):
         sums = next(len(inner.results) for inner in region.ops if inner.name == "par")
-        several = min(several, 4 if sums == 1 else 2 if sums == 2 else 1)  # more than sixteen vectors have no registers
+        several = min(several, max(registers // 8 // sums, 1))  # sums of four rows have half of the registers
+        few = extent is not None and extent.name == "const" and extent.attrs["value"] <= lanes
+        lanes *= 2 if _is_single(region) and not few else 1
     return Plan(lanes, several, flow.varying, flow.local, rows)
 
 
@@ -72,15 +78,24 @@ def has_none(loops: Sequence[Op], lanes: int) -> bool:
     return lanes > 1 and all(plan_of(op, lanes) is None for op in loops)
 
 
+def _is_single(region: Region) -> bool:
+    """Whether all floats are f32, of which a vector has twice as many."""
+    types = {r.type for op in region.walk() for r in op.results if isinstance(r.type, Scalar) and r.type.is_float}
+    return types == {F32}
+
+
 def is_contraction(op: Op) -> bool:
-    """A `par` over two or more indices around one sum, all of scalars."""
+    """A `par` over two or more indices around one sum, all of scalars; that has as many terms in all iterations."""
     region = op.regions[0]
     if op.attrs["rank"] < 2 or set(op.attrs["kinds"]) != {"map"}:
         return False
     if not all(isinstance(v.type, Scalar) for v in region.yielded):
         return False
     loops = [inner for inner in region.ops if inner.name not in _SIMPLE]
-    return len(loops) == 1 and _is_sum(loops[0])
+    if len(loops) != 1 or not _is_sum(loops[0]):
+        return False
+    count = loops[0].operands[0]
+    return count not in region.args and (count.op not in region.ops or count.op.name in ("const", "dim"))
 
 
 def put_row_first(op: Op) -> None:
@@ -267,16 +282,17 @@ def _supported_op(op: Op, varying: set[Value]) -> bool:
 class _Rows:
     """Arrays from outside that are read at [the last index, inner loops...], inside further loops.
 
-    In a contraction the rows are such a loop.
+    In a contraction the rows are such a loop, and there may be other indices first that neither changes.
     """
 
     def __init__(self, region: Region, contraction: bool):
         self.contraction = contraction
         self.index = region.args[-1]
         self.inner: set[Value] = set()
-        self.again: dict[Value, None] = {}
+        self.again: dict[Key, None] = {}
         self._region(region, [])
-        self.found = tuple(a for a in self.again if a not in self.inner)
+        self.inner.difference_update(region.args[:-2] if contraction else ())
+        self.found = tuple(key for key in self.again if self.inner.isdisjoint((key[0], *key[1])))
 
     def _region(self, region: Region, loops: list[Value]) -> None:
         self.inner.update(region.args)
@@ -288,11 +304,18 @@ class _Rows:
                 self._region(r, [*loops, *_indices_over_sizes(op, r)])
 
     def _read(self, op: Op, loops: list[Value]) -> None:
-        array, first, *rest = op.operands
-        if first is not self.index or not rest or len(set(rest)) < len(rest) or not set(rest) <= set(loops):
+        key, rest = row_of(op, self.index)
+        if not rest or len(set(rest)) < len(rest) or not set(rest) <= set(loops):
             return
-        if self.contraction or len(rest) < len(loops):
-            self.again[array] = None
+        if self.contraction or (not key[1] and len(rest) < len(loops)):
+            self.again[key] = None
+
+
+def row_of(op: Op, index: Value | None) -> tuple[Key, list[Value]]:
+    """Of a read at [..., index, ...]: the array with the indices before, and those behind."""
+    array, *indices = op.operands
+    at = indices.index(index) if index in indices else len(indices)
+    return (array, tuple(indices[:at])), indices[at + 1 :]
 
 
 def _indices_over_sizes(op: Op, region: Region) -> list[Value]:
@@ -345,8 +368,8 @@ def _vectorises(op: Op) -> bool:
 class _Cost:
     """Estimates of one iteration: alone, and its share of a strip."""
 
-    def __init__(self, flow: _Varying, lanes: int, strides: dict[Value, int | None], rows: tuple[Value, ...]):
-        self.rows = rows
+    def __init__(self, flow: _Varying, lanes: int, strides: dict[Value, int | None], rows: tuple[Key, ...]):
+        self.rows = {array for array, _ in rows}
         self.varying = flow.varying
         self.local = flow.local
         self.lanes = lanes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from aotdiff.codegen import checks, leftover, ranges
 from aotdiff.codegen.checks import printable
 from aotdiff.codegen.horizontal import horizontal, horizontal_index
-from aotdiff.codegen.lanes import Plan, plan_of
+from aotdiff.codegen.lanes import Key, Plan, plan_of, row_of
 from aotdiff.codegen.par import Map, Reduction, level_with_looks
 from aotdiff.codegen.turn import turn, turn_back
 from aotdiff.codegen.values import Handle, Ref, element_size, llvm_type, memory_type
@@ -36,7 +36,7 @@ class Strip:
     bases: varying integers that are a uniform scalar plus the number of the lane. masks: which lanes are active,
     innermost last; some lane always is. local: accumulators made inside. rows: copies of rows, lanes innermost.
     decided: conditions that are the same in all lanes of all these strips.
-    elsewhere: the address a read uses instead of its own, if any.
+    elsewhere: the address a read uses instead of its own, if any. begin: the element with which `rows` begin.
     """
 
     lanes: int
@@ -44,10 +44,11 @@ class Strip:
     local: set[Value]
     bases: dict[Value, str]
     masks: list[str] = field(default_factory=list)
-    rows: dict[Value, Ref] = field(default_factory=dict)
+    rows: dict[Key, Ref] = field(default_factory=dict)
     index: Value | None = None
     decided: dict[Value, bool] = field(default_factory=dict)
     elsewhere: Callable[[Op], str | None] = lambda op: None
+    begin: str = "0"
 
     def follow(self, fe: FunctionEmitter, op: Op) -> None:
         """Learn whether a new varying integer is a base plus the lane."""
@@ -69,9 +70,13 @@ class Strip:
             return fe.load_element(array.element, elsewhere)
         if not fe.varies(op.results[0]):
             return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]))
-        row = self.rows.get(op.operands[0]) if op not in fe.moved else None
-        if row is not None and indices[0] is self.index and not any(fe.varies(v) for v in indices[1:]):
-            return fe.load_element(row.element, fe.element_at(row, [fe.val(v) for v in indices[1:]]), self.lanes)
+        key, rest = row_of(op, self.index)
+        row = self.rows.get(key) if op not in fe.moved else None
+        if row is not None and not any(fe.varies(v) for v in rest):
+            at = [fe.val(v) for v in rest]
+            if self.begin != "0":
+                at[-1] = fe.op(f"sub i64 {at[-1]}, {self.begin}")
+            return fe.load_element(row.element, fe.element_at(row, at), self.lanes)
         if array.lanes > 1 and not any(fe.varies(v) for v in indices):
             return fe.load_element(array.element, fe.element_at(array, [fe.val(v) for v in indices]), self.lanes)
         if array.lanes == 1 and self._contiguous(fe, indices):
@@ -265,7 +270,8 @@ def plan(fe: FunctionEmitter, op: Op) -> Plan | None:
     """How to make strips of a `par`, if that is possible and pays."""
     if fe.strip is not None or not fe.module.strips or not op.attrs["rank"]:
         return None
-    return plan_of(op, fe.module.target.lanes())
+    target = fe.module.target
+    return plan_of(op, target.lanes(), target.registers()) if target.lanes() > 1 else None
 
 
 def emit(fe: FunctionEmitter, nest: Nest, plan: Plan, states: list[tuple[str, str]], linear: str) -> list[str]:
@@ -402,7 +408,7 @@ class Body:
         at = self._linear(base)
         scope = fe.enter(nest.region)
         fe.rolled = bool(masks)  # what is left over is little: code for it should be, too
-        turned = [turn(fe, array, base) for array in self.plan.rows]
+        turned = [turn(fe, key, base) for key in self.plan.rows]
         fe.run(scope)
         following = self._join(state, at)
         for m in nest.maps:

@@ -151,6 +151,10 @@ class CpuTarget:
         """How many f64 a strip takes at once; 1 where strips are not worth it."""
         return max((c.bits // 64 for c in self.vectors), default=1)
 
+    def registers(self) -> int:
+        """How many vectors a processor holds."""
+        return 32 if any(c.letter in "en" for c in self.vectors) else 16
+
     def _declared(self, fe: ScalarText, name: str, kind: str, arity: int, lanes: int) -> str:
         """The vector version with this many lanes, declared; empty if there is none."""
         vector = self.vector_name(name, kind, arity, lanes)

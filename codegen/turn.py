@@ -10,15 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aotdiff.codegen.function import FunctionEmitter
+from aotdiff.codegen.lanes import Key
 from aotdiff.codegen.par import Level
 from aotdiff.codegen.text import is_literal
 from aotdiff.codegen.values import Buffer, Ref, element_size, llvm_type
 
-from aotdiff.ir.graph import Value
 from aotdiff.ir.types import Scalar
 
 if TYPE_CHECKING:
     from aotdiff.codegen.strip import Strip
+    from aotdiff.codegen.terms import Terms
 
 Write = Callable[[FunctionEmitter, "Strip", Sequence[str]], None]
 
@@ -48,76 +49,107 @@ def _copied(fe: FunctionEmitter, stem: str, args: Sequence[tuple[str, str]], siz
     fe.do(f"call void {symbol}({passed})")
 
 
-def turn(fe: FunctionEmitter, array: Value, base: str) -> Buffer:
-    """Copy the rows of the lanes, from row `base` on, into an array with lanes innermost. It stays pinned."""
-    strip, source = fe.strip, fe.ref(array)
+def turn(fe: FunctionEmitter, key: Key, base: str, terms: Terms | None = None) -> Buffer:
+    """Copy the rows of the lanes, from row `base` on, into an array with lanes innermost. It stays pinned.
+
+    terms: the elements of a row that are wanted, if not all; their array begins with the first of them.
+    """
+    strip, (array, lead) = fe.strip, key
+    source, inner = fe.ref(array), fe.ref(array).dims[len(lead) + 1 :]
     assert strip is not None and isinstance(source.element, Scalar)
-    element, size = source.element, fe.count(source.dims[1:])
-    row = fe.new_array(source.dims[1:], element, strip.lanes)
+    element, size = source.element, fe.count(inner)
+    row = fe.new_array(inner if terms is None else (terms.most,), element, strip.lanes)
     assert row.buffer is not None
     row.buffer.pinned = True
-    first = fe.slot(source.ptr, element, fe.mul(base, size))
+    first, count = fe.element_at(source, [*map(fe.val, lead), base, *("0" for _ in inner)]), size
+    if terms is not None:
+        first, count = fe.slot(first, element, terms.begin), terms.number(fe)
 
     def write(text: FunctionEmitter, strip: Strip, names: Sequence[str]) -> None:
-        first, size, to = names
+        rows = _Rows(text, strip, element, *names)
         width = text.module.target.lanes()
-        if strip.masks:
-            _turn_masked(text, strip, element, first, size, to)
-        elif width > 1 and strip.lanes % width == 0 and element.is_float:
-            whole = text.op(f"and i64 {size}, {-width}")
-            _turn_squares(text, strip, element, first, size, to, whole)
-            _turn_elements(text, strip, element, first, size, to, whole)
-        else:
-            _turn_elements(text, strip, element, first, size, to, "0")
+        whole = "0"
+        if width > 1 and strip.lanes % width == 0 and element.is_float:
+            whole = (
+                str(int(rows.count) & -width) if is_literal(rows.count) else text.op(f"and i64 {rows.count}, {-width}")
+            )
+            rows.squares(whole)
+        rows.elements(whole)
 
-    args = [("ptr noalias readonly", first), ("i64", size), ("ptr noalias", row.ptr)]
-    _copied(fe, f"turn.{element.kind}", args, size, write)
-    strip.rows[array] = row
+    args = [("ptr noalias readonly", first), ("i64", size), ("i64", count), ("ptr noalias", row.ptr)]
+    _copied(fe, f"turn.{element.kind}", args, count, write)
+    strip.rows[key] = row
     return row.buffer
 
 
-def _turn_masked(fe: FunctionEmitter, strip: Strip, element: Scalar, first: str, size: str, to: str) -> None:
-    """Where some lanes have no row."""
-    starts = [fe.slot(first, element, fe.mul(size, str(n))) for n in range(strip.lanes)]
-    loop = Level(fe, size, [])
-
-    def each(n: int) -> str:
-        ptr = strip.if_active(fe, fe.slot(starts[n], element, loop.index), n, fe.module.nowhere())
-        return fe.load_element(element, ptr)
-
-    vector = fe.by_lane(element.kind, strip.lanes, each)
-    fe.store_element(element, vector, fe.slot(to, element, loop.index, strip.lanes), strip.lanes)
-    loop.close(fe, [], rolled=True)
+def _rounded(fe: FunctionEmitter, count: str, width: int) -> str:
+    """The multiple of `width`, a power of two, that is not above `count`."""
+    return str(int(count) & -width) if is_literal(count) else fe.op(f"and i64 {count}, {-width}")
 
 
-def _turn_elements(
-    fe: FunctionEmitter, strip: Strip, element: Scalar, first: str, size: str, to: str, start: str
-) -> None:
-    """Element by element, from element `start` of each row on."""
-    loop = Level(fe, size, [], 1, start)
-    lanes = Level(fe, str(strip.lanes), [])
-    value = fe.load_element(element, fe.slot(first, element, fe.add(fe.mul(lanes.index, size), loop.index)))
-    at = fe.add(fe.mul(loop.index, str(strip.lanes)), lanes.index)
-    fe.store_element(element, value, fe.slot(to, element, at))
-    lanes.close(fe, [])
-    loop.close(fe, [], rolled=True)
+class _Rows:
+    """Rows, from `first` on, each `size` elements behind the one before; `count` of each are copied to `to`.
 
+    Lanes that have no row take the first one.
+    """
 
-def _turn_squares(
-    fe: FunctionEmitter, strip: Strip, element: Scalar, first: str, size: str, to: str, whole: str
-) -> None:
-    """The first `whole` elements of each row, in squares of vectors that are transposed in registers."""
-    align, width = element_size(element), fe.module.target.lanes()
-    groups = Level(fe, str(strip.lanes), [], width)
-    start = fe.slot(first, element, fe.mul(groups.index, size))
-    starts = [fe.slot(start, element, fe.mul(size, str(n))) for n in range(width)]
-    loop = Level(fe, whole, [], width)
-    vectors = [fe.load_element(element, fe.slot(s, element, loop.index), width, align) for s in starts]
-    target = fe.slot(to, element, fe.add(fe.mul(loop.index, str(strip.lanes)), groups.index))
-    for k, vector in enumerate(_transposed(fe, vectors, f"<{width} x {llvm_type(element)}>")):
-        fe.store_element(element, vector, fe.slot(target, element, str(k * strip.lanes)), width, align)
-    loop.close(fe, [], rolled=True)
-    groups.close(fe, [], rolled=True)
+    def __init__(
+        self, fe: FunctionEmitter, strip: Strip, element: Scalar, first: str, size: str, count: str, to: str
+    ):  # fmt: skip
+        self.fe, self.strip, self.element = fe, strip, element
+        self.first, self.size, self.count, self.to = first, size, count, to
+
+    def elements(self, start: str) -> None:
+        """Element by element, from element `start` of each row on."""
+        fe, element, lanes = self.fe, self.element, self.strip.lanes
+        if self.strip.masks:
+            self._vectors(start)
+            return
+        loop = Level(fe, self.count, [], 1, start)
+        each = Level(fe, str(lanes), [])
+        value = fe.load_element(element, fe.slot(self._row(each.index), element, loop.index))
+        at = fe.add(fe.mul(loop.index, str(lanes)), each.index)
+        fe.store_element(element, value, fe.slot(self.to, element, at))
+        each.close(fe, [])
+        loop.close(fe, [], rolled=True)
+
+    def _vectors(self, start: str) -> None:
+        """The same where some lanes may have no row."""
+        fe, element, lanes = self.fe, self.element, self.strip.lanes
+        starts = [self._row(str(n), n) for n in range(lanes)]
+        loop = Level(fe, self.count, [], 1, start)
+        vector = fe.by_lane(
+            element.kind, lanes, lambda n: fe.load_element(element, fe.slot(starts[n], element, loop.index))
+        )
+        fe.store_element(element, vector, fe.slot(self.to, element, loop.index, lanes), lanes)
+        loop.close(fe, [], rolled=True)
+
+    def _row(self, lane: str, n: int | None = None) -> str:
+        row = self.fe.slot(self.first, self.element, self.fe.mul(self.size, lane))
+        return row if n is None else self.strip.if_active(self.fe, row, n, self.first)
+
+    def squares(self, whole: str) -> None:
+        """The first `whole` elements of each row, in squares of vectors that are transposed in registers."""
+        fe, lanes = self.fe, self.strip.lanes
+        if self.strip.masks:
+            for group in range(0, lanes, fe.module.target.lanes()):
+                self._squares(str(group), group, whole)
+            return
+        groups = Level(fe, str(lanes), [], fe.module.target.lanes())
+        self._squares(groups.index, None, whole)
+        groups.close(fe, [], rolled=True)
+
+    def _squares(self, group: str, n: int | None, whole: str) -> None:
+        """Of the rows of one vector; n: the number of the first lane where some may have no row."""
+        fe, element, lanes = self.fe, self.element, self.strip.lanes
+        align, width = element_size(element), fe.module.target.lanes()
+        starts = [self._row(fe.add(group, str(k)), None if n is None else n + k) for k in range(width)]
+        loop = Level(fe, whole, [], width)
+        vectors = [fe.load_element(element, fe.slot(s, element, loop.index), width, align) for s in starts]
+        target = fe.slot(self.to, element, fe.add(fe.mul(loop.index, str(lanes)), group))
+        for k, vector in enumerate(_transposed(fe, vectors, f"<{width} x {llvm_type(element)}>")):
+            fe.store_element(element, vector, fe.slot(target, element, str(k * lanes)), width, align)
+        loop.close(fe, [], rolled=True)
 
 
 def turn_back(fe: FunctionEmitter, source: Ref, first: str, size: str) -> None:
@@ -129,7 +161,7 @@ def turn_back(fe: FunctionEmitter, source: Ref, first: str, size: str) -> None:
         source, count, first, size = names
         done = "0"
         if not strip.masks and element.is_float and width > 1 and lanes == strip.lanes and lanes % width == 0:
-            done = str(int(count) & -width) if is_literal(count) else text.op(f"and i64 {count}, {-width}")
+            done = _rounded(text, count, width)
         if done != "0":
             _squares_back(text, element, lanes, source, first, size, done)
         level = Level(text, count, [], 1, done)

@@ -214,7 +214,7 @@ def test_rows_that_are_read_over_and_over(n: int) -> None:
     points, cube = rng(n).normal(size=(n, 4)), rng(n + 2).normal(size=(n, 4, 2))
     agree(module, points, rng(1).normal(size=(n, 4)).astype(np.float32), cube, rng().normal(size=(3, 4)))
     plan = lanes.plan_of(next(op for op in module.funcs["f"].body.ops if op.name == "par"), 8)
-    assert plan is not None and [v.name for v in plan.rows] == ["points", "f", "cube"]
+    assert plan is not None and [array.name for array, _ in plan.rows] == ["points", "f", "cube"]
 
 
 @pytest.mark.parametrize("n", [0, 3, 16, 21])

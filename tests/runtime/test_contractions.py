@@ -18,8 +18,10 @@ fn around(A: real[k, m], B: real[k, n], c: real[n]) -> real[m, n] {
     [tanh(scale[i] * sum(A[l, i] * B[l, j] * B[l, j] for l in 0..k) + c[j]) for i in 0..m, j in 0..n]
 }
 """
-# m, k, n: small; rows turned in squares with a rest; copied rows and columns (k at least 256, long rows) with rests.
+# m, k, n: small; rows turned in squares with a rest; copied rows and columns with rests; one block of terms and several
+# (the last longer than others, or not), of rows too.
 SIZES = [(1, 1, 1), (5, 3, 9), (33, 19, 35), (40, 70, 64), (130, 257, 300), (259, 300, 519), (515, 260, 261)]
+SIZES += [(9, 513, 10), (3, 1300, 70), (21, 800, 43), (261, 905, 131), (4, 0, 3), (0, 4, 3)]
 SHAPES = {"nn": ((0, 1), (1, 2)), "tn": ((1, 0), (1, 2)), "nt": ((0, 1), (2, 1)), "tt": ((1, 0), (2, 1))}
 
 
@@ -38,7 +40,7 @@ def test_layouts(module, layout, dtype):
         wanted = left.astype(np.float64) @ right.astype(np.float64)
         found = getattr(module, layout)(a, b)
         assert found.dtype == dtype
-        assert np.abs(found - wanted).max() <= 40 * np.finfo(dtype).eps * np.sqrt(sizes[1]) * 10, sizes
+        assert np.abs(found - wanted).max(initial=0) <= 40 * np.finfo(dtype).eps * np.sqrt(sizes[1]) * 10, sizes
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -52,6 +54,42 @@ def test_more_than_a_product(module, threads):
             assert np.allclose(module.around(a, b, c), wanted, rtol=1e-11, atol=1e-13), (m, k, n)
     finally:
         ad.set_num_threads(0)
+
+
+def test_sums_as_long_as_the_row_says():
+    """Rows made at once have as many terms each; where they have not they are made one by one."""
+    f = ad.compile_source("fn f(A: f64[n, n], B: f64[n, m]) -> f64[n, m] =\n"
+                          "  [sum(A[i, k] * B[k, j] for k in 0..i) for i in 0..n, j in 0..m]").f  # fmt: skip
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(37, 37)), rng.normal(size=(37, 70))
+    assert np.allclose(f(a, b), np.tril(a, -1) @ b, rtol=1e-12, atol=1e-12)
+
+
+BATCH = """
+fn nn(A: real[b, m, k], B: real[b, k, n]) -> real[b, m, n] =
+    [sum(A[s, i, l] * B[s, l, j] for l in 0..k) for s in 0..b, i in 0..m, j in 0..n]
+fn nt(A: real[b, m, k], B: real[b, n, k]) -> real[b, m, n] =
+    [sum(A[s, i, l] * B[s, j, l] for l in 0..k) for s in 0..b, i in 0..m, j in 0..n]
+fn tn(A: real[b, k, m], B: real[b, k, n]) -> real[b, m, n] =
+    [sum(A[s, l, i] * B[s, l, j] for l in 0..k) for s in 0..b, i in 0..m, j in 0..n]
+fn one(A: real[b, m, k], B: real[b, n, k], s: i64) -> real[m, n] =
+    [sum(A[s, i, l] * B[s, j, l] for l in 0..k) for i in 0..m, j in 0..n]
+"""
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("sizes", [(3, 2, 3), (4, 60, 5), (19, 61, 43), (20, 530, 70), (17, 70, 300)])
+def test_batches(sizes, dtype):
+    """Products of the matrices of two arrays, in each layout; of one matrix of each."""
+    module = ad.compile_source(BATCH)
+    m, k, n = sizes
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(size=(3, m, k)).astype(dtype), rng.normal(size=(3, k, n)).astype(dtype)
+    turned_a, turned_b = (np.ascontiguousarray(x.transpose(0, 2, 1)) for x in (a, b))
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    found = [module.nn(a, b), module.nt(a, turned_b), module.tn(turned_a, b)]
+    for each, right in [*((f, wanted) for f in found), (module.one(a, turned_b, 1), wanted[1])]:
+        assert np.abs(each - right).max() <= 400 * np.finfo(dtype).eps * np.sqrt(k)
 
 
 def test_gradient_of_large_product(module):
