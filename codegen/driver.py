@@ -100,8 +100,9 @@ def optimise(text: str, options: Options) -> llvm.ModuleRef:
     # that compiling takes, and none of the benchmarks is faster for it.
     tuning = llvm.create_pipeline_tuning_options(speed_level=min(options.opt, 2))
     tuning.loop_vectorization = options.opt > 1
-    # Where there are strips the scalar code left over is not worth the time, which can be most of all.
-    tuning.slp_vectorization = options.opt > 1 and " x double>" not in text and " x float>" not in text
+    # LLVM 22 vectorises straight-line code wrongly: the gradient of `dot(solve(a, x), x**2)` for four numbers was wrong
+    # in its second digit, also without the lanes that are only copied (`-slp-copyable-elements=false`).
+    tuning.slp_vectorization = False
     tuning.loop_interleaving = options.opt > 1
     tuning.loop_unrolling = options.opt > 1
     builder = llvm.create_pass_builder(machine, tuning)

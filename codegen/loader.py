@@ -55,18 +55,7 @@ _CPUS = (
 
 
 @functools.cache
-def _leave_out() -> None:
-    """Straight-line code is not vectorised with lanes that are only copied: LLVM 22 can get them wrong.
-
-    Found as a gradient of `dot(solve(a, x), x**2)` for four numbers that was wrong in its second digit.
-    """
-    if llvm.llvm_version_info[0] == 22:  # a version without the option would end the process
-        llvm.set_option("aotdiff", "-slp-copyable-elements=false")
-
-
-@functools.cache
 def _initialize() -> None:
-    _leave_out()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
@@ -74,7 +63,6 @@ def _initialize() -> None:
 
 @functools.cache
 def initialize_all() -> None:
-    _leave_out()
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 

@@ -76,8 +76,9 @@ def provide(make: Callable[[], Callable[[str], int]]) -> None:
     """Make the handler from native code, unless there is one already."""
     if handler() is None:
         made = Handler(make())
+        # One in a process, so it is kept there; before it is installed, as Ctrl-C may come between: its code must stay.
+        sys._aotdiff_interrupt_handler = made  # type: ignore[attr-defined]
         made.install()
-        sys._aotdiff_interrupt_handler = made  # type: ignore[attr-defined]  # one in a process, so it is kept there
 
 
 def arm() -> int | None:
