@@ -159,6 +159,8 @@ def _if_size(sizes: Sizes, op: Op, value: Value, axis: int) -> Size | None:
 
 
 def _withacc_size(sizes: Sizes, op: Op, value: Value, axis: int) -> Size | None:
+    if value.index >= len(op.results) or op.results[value.index] is not value:
+        return None  # a pass is about to replace it
     inits = len(op.operands)
     source = op.operands[value.index] if value.index < inits else op.regions[0].yielded[value.index - inits]
     return sizes.size(source, axis)
