@@ -83,17 +83,18 @@ def _summing(op: Op) -> tuple[list[Op], list[Value]] | None:
     for arg, value in zip(body.args[1:], body.yielded, strict=False):
         if value is not arg and not _is_added(body, arg, value):
             return None
-    made = _parallel(op)
-    if made is not None:
-        (par,) = (each for each in made[0] if each.name == "par")
-        _run_forward(par, op.operands[0])
-    return made
+    return _parallel_forward(op)
 
 
 def _free(op: Op) -> tuple[list[Op], list[Value]] | None:
     """The `par` for a loop that carries nothing: its results are one for each iteration, or it adds to accumulators."""
     if op.attrs["carries"] or "checkpoint" in op.attrs or any(each.name == "call" for each in op.regions[0].walk()):
         return None
+    return _parallel_forward(op)
+
+
+def _parallel_forward(op: Op) -> tuple[list[Op], list[Value]] | None:
+    """The `par` for a loop, counting up."""
     made = _parallel(op)
     if made is not None:
         (par,) = (each for each in made[0] if each.name == "par")
